@@ -353,10 +353,11 @@ class RequestHandler:
         found: list[Results] = []
 
         async def decide() -> None:
-            for _ in range(_TRIES):
+            for tries_left in range(_TRIES, -1, -1):
                 shards = self.placement.missing(batch)
                 if not shards:
                     found.append(self._decide(batch, as_standby=as_standby))
+                if not (shards and tries_left):
                     break
                 if as_standby:
                     # The router has just asked the owner and received no answer.
@@ -372,7 +373,7 @@ class RequestHandler:
         """Decide a batch at this node, for another node or as a standby; None when that is
         impossible. `within` are the seconds until the deadline of the caller."""
         until = runtime.current_time() + within
-        for _ in range(_TRIES):
+        for tries_left in range(_TRIES, -1, -1):
             shards = self.placement.missing(batch)
             if not shards:
                 decided = self._decide(batch, as_standby=request.as_standby)
@@ -381,6 +382,8 @@ class RequestHandler:
                     within = until - runtime.current_time()
                     await self._borrow_and_remember(batch, decided, within)
                 return decided
+            if not tries_left:
+                break
             ours = [shard for shard in shards if self.placement.is_ours(shard)]
             if ours:
                 await self._handoff.acquire(ours)

@@ -154,7 +154,8 @@ async def test_a_standby_gives_up_when_the_owner_is_reachable_but_never_answers(
 
 
 @pytest.mark.parametrize(
-    ("moved_on", "acquired", "is_decided"), [(0, 1, True), (1, 2, True), (2, 3, False)]
+    ("moved_on", "acquired", "is_decided"),
+    [(0, 1, True), (1, 2, True), (2, 3, True), (3, 3, False)],
 )
 @pytest.mark.parametrize("is_asked_by_router", [False, True])
 async def test_a_check_waits_for_at_most_three_transfers(
