@@ -4,7 +4,7 @@ This module decides how much is stored and for how long. `ownership` turns repli
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, Protocol
 
 from hashring import SHARDS, NodeId
@@ -208,7 +208,7 @@ class Replicas:
 
     def shards(self) -> list[int]:
         """Return the shards that have a replica."""
-        return [shard for shard, rows in enumerate(self._shards) if rows is not None]
+        return [*compress(range(SHARDS), self._shards)]  # A shard without rows is None.
 
     @property
     def next_expiry(self) -> int:
@@ -250,8 +250,7 @@ class Replicas:
         """Return a shard. All shards are sorted once for many calls."""
         while True:
             if not self._by_age:
-                shards = enumerate(self._shards)
-                ages = [(each.updated, at) for at, each in shards if each is not None]
+                ages = [(each.updated, at) for at, each in enumerate(self._shards) if each]
                 self._by_age = sorted(ages, reverse=True)
             updated, shard = self._by_age.pop()
             rows = self._shards[shard]
