@@ -43,6 +43,15 @@ class _InternalErrors(logging.Handler):
 
 
 @pytest.fixture(autouse=True)
+def same_log_level() -> Iterator[None]:
+    """Undo what a framework under test, such as Litestar, does to the root logger's level."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
 def no_internal_errors(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test in which an internal error was contained, unless it is marked to cause one."""
     handler, logger = _InternalErrors(), logging.getLogger("ringfence")
