@@ -11,7 +11,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from hashring import NodeId, Ring
+from hashring import SHARDS, NodeId, Ring
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
@@ -40,6 +40,8 @@ _ROUND = 0.5
 _SLICE = 1000
 """Keys, or checks, that are sorted by shard before other tasks run."""
 _INDEX_KEPT = 5.0
+_OTHERS = bytes([1, 0]).ljust(256)
+"""Translates marks of some shards to marks of all other shards."""
 
 
 class Handoff:
@@ -123,7 +125,7 @@ class Handoff:
         self._ownership.expire(now)
         self._sender.expire(now)
         if self._sender.is_indexed and runtime.current_time() > self._index_until:
-            self._sender.index(None)
+            self._sender.drop_index()
             self._ownership.decided_checks.drop_index()
 
     async def wait_all_fetched(self) -> None:
@@ -328,15 +330,13 @@ class Handoff:
 
     async def answer(self, requester: NodeId, pull: Pull) -> Pulled:
         """Answer a peer that requests shards."""
-        held = self._ownership.held
-        is_to_send = any([held[shard] for shard in pull.shards])
-        if is_to_send:
+        if self._holds_any(pull.shards):
             await self._reach(requester)
-            await self._index()
+            await self._index(pull.shards)
         if len(pull.shards) > FEW_SHARDS:
             await self._ownership.steps.turn()
-            if is_to_send:
-                await self._index()  # After a long wait, there may be no index any more.
+            if self._holds_any(pull.shards):
+                await self._index(pull.shards)  # After a long wait, there may be no index any more.
         ring = self._ring
         self._rounds.add_work()
         return self._sender.answer(
@@ -346,30 +346,44 @@ class Handoff:
             lambda shard: bool(ring.owner_by_shard) and ring.standby(shard) == self._me,
         )
 
+    def _holds_any(self, shards: Iterable[int]) -> bool:
+        held = self._ownership.held
+        return any([held[shard] for shard in shards])
+
     def on_acknowledged(self, receiver: NodeId, shards: Sequence[int], transfer_id: int) -> None:
         """Drop the stored parts of shards that the peer has acknowledged."""
         self._ownership.acknowledge(receiver, shards, transfer_id, self._clock())
         if self._ownership.is_empty:
             self._all_transferred.set()
 
-    async def _index(self) -> None:
-        """Index all keys and recent checks by shard in several short slices, so that requests run
-        in between."""
+    async def _index(self, shards: Sequence[int]) -> None:
+        """Index the keys of some shards, and recent checks, in several short slices, so that
+        requests run in between.
+
+        The first index has all shards of other members, which will soon be asked for, too. Without
+        them, each request would search through all keys. A full index needs much memory.
+        """
         while not self._ownership.decided_checks.index(_SLICE):
             await runtime.checkpoint()
         self._index_until = runtime.current_time() + _INDEX_KEPT
-        if self._indexing is not None:
-            await self._indexing.wait()
-        if self._sender.is_indexed:
-            return
+        while self._indexing is not None or not self._sender.has_indexed(shards):
+            if self._indexing is None:
+                await self._index_keys(shards)
+            else:
+                await self._indexing.wait()
+
+    async def _index_keys(self, shards: Sequence[int]) -> None:
+        marks = bytearray(self._sources.ours.translate(_OTHERS))
+        for shard in shards if not self._sender.is_indexed else range(SHARDS):
+            marks[shard] = 1
         self._indexing = runtime.Event()
         try:
-            self._sender.index([])
+            self._sender.start_index(bytes(marks))
             for some in self._engine.key_slices(_SLICE):
                 self._sender.index(some)
                 await runtime.checkpoint()
         except BaseException:
-            self._sender.index(None)  # An index of some keys would lose the others.
+            self._sender.drop_index()  # An index of some keys would lose the others.
             raise
         finally:
             self._indexing.set()

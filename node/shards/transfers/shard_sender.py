@@ -5,7 +5,7 @@ longer holds a transferred shard. Its parts are stored until the receiver has ac
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, count
 
 from hashring import SHARDS, NodeId, pick, shard_of, shards_of
@@ -41,6 +41,8 @@ _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""
 
+_ALL_SHARDS = b"\x01" * SHARDS
+
 
 class ShardSender:
     """Sends shards of this node to the members that request them."""
@@ -71,23 +73,29 @@ class ShardSender:
         self._sent = SentCopies()
         self._index: defaultdict[int, set[bytes]] | None = None
         """Keys by shard, while shards are being sent."""
+        self._is_indexed = bytes(SHARDS)
+        """1 at the index of each shard whose keys are in the index, else 0."""
 
     # -- keys by shard -------------------------------------------------------------------------
 
-    def index(self, keys: Sequence[bytes] | None = None) -> None:
-        """Index keys by shard before many shards are sent; None removes the index.
+    def start_index(self, marks: bytes = _ALL_SHARDS) -> None:
+        """Start an index of keys by shard, before many of the marked shards are sent.
 
-        Call it with `Engine.key_slices`. Keys that are counted meanwhile are added from the
-        changed keys.
+        Then call `index` with `Engine.key_slices`. Keys that are counted meanwhile are added from
+        the changed keys.
         """
-        if keys is None:
-            self._index = None
-            return
-        if self._index is None:
-            self._index = defaultdict(set)
-        index = self._index
-        for key, shard in zip(keys, shards_of(keys), strict=True):
+        self._index, self._is_indexed = defaultdict(set), marks
+
+    def index(self, keys: Sequence[bytes]) -> None:
+        """Add those of `keys` to the index that belong to its shards."""
+        assert self._index is not None
+        index, found = self._index, [*compress(keys, pick(keys, self._is_indexed))]
+        for key, shard in zip(found, shards_of(found), strict=True):
             index[shard].add(key)
+
+    def drop_index(self) -> None:
+        """Remove the index."""
+        self._index, self._is_indexed = None, bytes(SHARDS)
 
     def index_unchanged(self, keys: Sequence[bytes]) -> None:
         """Add keys to the index by shard, if there is one, before they leave the set of changed
@@ -99,6 +107,10 @@ class ShardSender:
     def is_indexed(self) -> bool:
         """Whether shards can be sent without searching through all keys."""
         return self._index is not None
+
+    def has_indexed(self, shards: Iterable[int]) -> bool:
+        """Return whether the keys of all these shards are in the index."""
+        return all([self._is_indexed[shard] for shard in shards])
 
     @property
     def is_serving(self) -> bool:
@@ -266,6 +278,7 @@ class ShardSender:
         All transfers of one answer have the same `number` and `mark`.
         """
         assert self._index is not None
+        assert self._is_indexed[shard]
         keys = sorted(self._index.pop(shard, ()))
         if self._lender is not None and len(self._lender):
             lent = self._lender.charge_transferred(lambda key: shard_of(key) == shard, now)

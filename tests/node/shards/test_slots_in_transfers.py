@@ -93,7 +93,7 @@ class Host:
 
     def send_to(self, receiver: "Host", at: int = NOW) -> Pulled:
         """Release the shard and return the decoded transfer."""
-        self.sender.index([])
+        self.sender.start_index()
         for keys in self.engine.key_slices(100):
             self.sender.index(keys)
         pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)

@@ -129,6 +129,7 @@ class Peer:
     def give(
         self, requester: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
     ) -> Pulled:
+        self.sender.start_index()
         self.sender.index(self.engine.keys())
         pull = Pull(1, [SHARD], part, transfer_id)
         return self.sender.answer(requester, pull, NOW + later_ns, lambda shard: False)

@@ -127,6 +127,7 @@ class Host:
 
     def release_to(self, receiver: "Host", at: int) -> Pulled:
         """Release the shard and return the encoded transfer."""
+        self.sender.start_index()
         self.sender.index([KEY])
         pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))

@@ -142,6 +142,7 @@ class Host:
 
     def ask(self, sender: "Host", *, is_standby: bool = False) -> Pulled:
         """Pull the shard; `is_standby` means that the sender becomes this host's standby."""
+        sender.sender.start_index()
         sender.sender.index([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
         return sender.sender.answer(self.name, pull, self.now, lambda shard: is_standby)
