@@ -89,7 +89,7 @@ class LocalDecider:
         with self._lock:
             now = self._clock.now()
             self._renew(now)
-            results = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
+            results = Results(self._slots.decide(batch, now), [Source.OWNER] * len(batch))
             if batch.slot_ids:
                 self._slots.on_answered(None, batch, results, now)
             woken, self._to_wake = self._to_wake, []

@@ -14,7 +14,7 @@ from math import ceil
 from ringfence.client.decision import Decision, Status
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules import OnFailure, Rule, format_limit
+from ringfence.rules import Rule, format_limit
 from ringfence.wire import BY_POLICY, Source
 
 __all__ = [
@@ -204,7 +204,7 @@ def outage_of(decision: Decision) -> str | None:
         source = status.source
         if source in BY_POLICY:
             return "allow" if decision.allowed else "deny"
-        if source is _LOCAL and status.rule and status.rule.on_failure is OnFailure.LOCAL:
+        if source is _LOCAL:
             found = "local"
     return found
 

@@ -136,7 +136,7 @@ class FakeCluster:
         amounts = [_amount(batch, row, self._limit_of) for row in range(rows)]
         return Results(
             Outcomes(nothing, amounts, amounts, nothing, nothing, nothing, nothing),
-            [Source.LOCAL] * rows,
+            [Source.OWNER] * rows,
         )
 
     def _fresh(self) -> LocalDecider:

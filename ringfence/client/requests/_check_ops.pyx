@@ -55,7 +55,7 @@ cdef object MAX_COST = _MAX_COST
 cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._data, Decision.allowed)
 cdef long _DENIED = Code.DENIED.value
 cdef long _NEVER = Code.NEVER.value
-cdef object LOCAL = Source.LOCAL.value
+cdef object OWNER = Source.OWNER.value
 cdef PyObject* slots[FIELDS]
 for _at in range(FIELDS):
     slots[_at] = <PyObject*>_SLOTS[_at]
@@ -179,7 +179,7 @@ cdef class LocalChecks:
             now = self._now()
             if self._offset is not None:
                 now = now + self._offset
-            row = self._decide_lone(key, cost, now, LOCAL)
+            row = self._decide_lone(key, cost, now, OWNER)
         finally:
             self._release()
         return _decision(rule, row[CODE], row)

@@ -14,7 +14,7 @@ from ringfence.wire import OutcomeRow, Source
 
 __all__ = ["LocalChecks", "Matches", "decision_of", "decisions_of"]
 
-_LOCAL = Source.LOCAL.value
+_OWNER = Source.OWNER.value
 
 _Match: TypeAlias = tuple[Rule | None, bytes]
 
@@ -116,7 +116,7 @@ class LocalChecks:
     def decide(self, rule: Rule, key: bytes, cost: int) -> Decision:
         """Decide a check of the rule's key by the limit of the rule."""
         with self._lock:
-            row = self._decide_lone(key, cost, self._clock.now(), _LOCAL)
+            row = self._decide_lone(key, cost, self._clock.now(), _OWNER)
         return Decision(rule, row)
 
 

@@ -63,6 +63,7 @@ class Source(IntEnum):
     """Origin of the decision on a row, such as the owner, the standby or a cache."""
 
     OWNER = 0
+    """The owner of the counter decided; without nodes, the limiter itself is the owner."""
     STANDBY = 1
     """The owner could not be reached; its standby decided."""
     LOCAL = 2

@@ -407,7 +407,7 @@ def test_a_blocking_local_limiter_decides_in_the_thread_of_its_caller():
     with ringfence.blocking.local(RULES) as limiter:
         assert [limiter.check("d", {"user": "a"}).remaining for _ in range(5)] == [4, 3, 2, 1, 0]
         denied = limiter.check("d", {"user": "a"})
-        assert (denied.allowed, denied.source) == (False, Source.LOCAL)
+        assert (denied.allowed, denied.source) == (False, Source.OWNER)
         assert limiter.check("d", {"nobody": "knows"}).allowed
         assert limiter.check("d", [{"user": "b"}, {"job": "b"}]).remaining == 0
         with pytest.raises(ConfigError, match="cost"):

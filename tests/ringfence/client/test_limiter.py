@@ -27,7 +27,7 @@ async def test_a_limit_admits_its_amount_and_states_when_more_is_free():
     assert [decision.remaining for decision in decisions] == [1, 0, 0]
     assert decisions[2].retry_after == 30.0
     assert decisions[0].limit == 2
-    assert decisions[0].source is Source.LOCAL
+    assert decisions[0].source is Source.OWNER
     assert decisions[0].rule is not None
     assert later
 
@@ -61,7 +61,7 @@ async def test_entries_are_met_in_their_order():
         met = await limiter.check("d", {"tenant": "t", "user": "u"})
         missed = await limiter.check("d", {"user": "u", "tenant": "t"})
 
-    assert met.source is Source.LOCAL
+    assert met.source is Source.OWNER
     assert missed.source is Source.NO_RULE
 
 
@@ -211,7 +211,7 @@ async def test_a_descriptor_without_a_rule_keeps_its_place_among_the_statuses():
         decision = await limiter.check("d", [{"path": "/"}, {"user": "a"}, {"path": "/"}])
 
     sources = [status.source for status in decision.statuses]
-    assert sources == [Source.NO_RULE, Source.LOCAL, Source.NO_RULE]
+    assert sources == [Source.NO_RULE, Source.OWNER, Source.NO_RULE]
     assert decision.remaining == 4
 
 
@@ -281,7 +281,7 @@ async def test_a_replaced_rule_is_neither_asked_nor_charged():
         assert [decision.allowed for decision in decisions] == [True, True, True, False]
         assert [status.source for status in decisions[0].statuses] == [
             Source.NO_RULE,
-            Source.LOCAL,
+            Source.OWNER,
         ]
         assert await left(limiter, user="a") == 1
 
@@ -304,7 +304,7 @@ async def test_many_requests_are_decided_as_one_after_the_other():
         decisions = await limiter.check_many("d", requests, [2, 1, 2, 2, 1])
 
     assert [decision.allowed for decision in decisions] == [True, True, False, True, True]
-    assert [decision.source for decision in decisions] == [Source.LOCAL] * 4 + [Source.NO_RULE]
+    assert [decision.source for decision in decisions] == [Source.OWNER] * 4 + [Source.NO_RULE]
 
 
 async def test_each_of_many_requests_stands_or_falls_for_itself():

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ringfence.blocking
 from ringfence import ConfigError, Source, parse_limit
 from ringfence.client.decision import NO_RULE, UNDECIDED, unlimited
 from ringfence.http import LimitHeaders
@@ -180,7 +181,7 @@ def test_headers_mark_an_outage_and_contain_no_count(status: object, mark: str) 
 
 
 def test_headers_mark_a_local_decision_during_an_outage() -> None:
-    alone = allowed(rule("minute", on_failure="local"), source=Source.LOCAL)
+    alone = allowed(MINUTE, source=Source.LOCAL)
 
     fields = dict(LimitHeaders().of(answer(alone)))
 
@@ -189,9 +190,12 @@ def test_headers_mark_a_local_decision_during_an_outage() -> None:
 
 
 def test_decisions_of_an_in_process_limiter_mark_no_outage() -> None:
-    fields = dict(LimitHeaders().of(answer(allowed(MINUTE, source=Source.LOCAL))))
+    limit = {"unit": "hour", "requests_per_unit": 2, "on_failure": "local"}
+    rules = {"domain": "api", "descriptors": [{"key": "user", "rate_limit": limit}]}
+    with ringfence.blocking.local(rules) as limiter:
+        decision = limiter.check("api", {"user": "a"})
 
-    assert "Ringfence-Outage" not in fields
+    assert "Ringfence-Outage" not in dict(LimitHeaders().of(decision))
 
 
 def test_headers_show_a_changed_limit_of_a_rule() -> None:

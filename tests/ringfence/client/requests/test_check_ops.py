@@ -170,10 +170,10 @@ def test_a_check_of_one_counter_is_decided_at_once(form):
     made = checks.check("d", {"user": "ann"}, 2), checks.decide(OTHER, b"key", 3)
 
     assert made == (
-        Decision(RULE, (0, 5, 3, 0, 10**9, 0, 0, 2)),
-        Decision(OTHER, (0, 5, 2, 0, 10**9, 0, 0, 2)),
+        Decision(RULE, (0, 5, 3, 0, 10**9, 0, 0, 0)),
+        Decision(OTHER, (0, 5, 2, 0, 10**9, 0, 0, 0)),
     )
-    assert [str(each.source) for each in made] == ["local"] * 2
+    assert [str(each.source) for each in made] == ["owner"] * 2
     assert engine.asked == [(b"ann's key", 2, 17), (b"key", 3, 17)]
 
 

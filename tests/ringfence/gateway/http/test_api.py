@@ -19,7 +19,7 @@ async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
     assert [each["remaining"] for each in answers] == [2, 1, 0, 0]
     assert [each["allowed"] for each in answers] == [True, True, True, False]
     denied = answers[3]
-    assert (denied["limit"], denied["retry_after"], denied["source"]) == (3, 30.0, "local")
+    assert (denied["limit"], denied["retry_after"], denied["source"]) == (3, 30.0, "owner")
     assert (denied["rule"], denied["permanent"]) == ("api > client", False)
     assert [each["allowed"] for each in denied["statuses"]] == [False]
 

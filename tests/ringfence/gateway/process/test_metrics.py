@@ -40,7 +40,7 @@ async def test_metrics_count_responses_decisions_and_refusals_of_all_ports() -> 
         "/metrics": 1,
     }
     decisions = "ringfence_gateway_decisions_total"
-    assert (metrics[decisions, "allowed", "local"], metrics[decisions, "denied", "local"]) == (
+    assert (metrics[decisions, "allowed", "owner"], metrics[decisions, "denied", "owner"]) == (
         5,
         3,
     )
