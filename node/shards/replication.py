@@ -156,7 +156,7 @@ class Replication:
         if excess <= 0:
             return 0
         dropped = self._changed.take(excess)
-        self._sender.index_unchanged(dropped)
+        self._sender.index.add(dropped)
         return len(dropped)
 
     def _hold_back(self, keys: Iterable[bytes], since: int) -> None:
@@ -204,7 +204,7 @@ class Replication:
             return
         cover = self._ownership.covers.get(shard)
         if cover is not None and standby == cover.owner:
-            self._sender.index_unchanged([key])
+            self._sender.index.add([key])
             return  # The owner may have newer counters; this node requests them separately.
         may_overwrite = self._ownership.unasked.is_to_ask(standby, shard)
         may_overwrite = may_overwrite or (
@@ -230,7 +230,7 @@ class Replication:
     def _send(
         self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int, since: int
     ) -> None:
-        self._sender.index_unchanged(keys)
+        self._sender.index.add(keys)
         counts = self._ownership.snapshot(keys, now)
         size = len(counts.rows) + size_of_remote(counts.remote_counts)
         if len(keys) > 1 and size > BYTES_PER_PART:

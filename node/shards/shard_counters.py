@@ -85,9 +85,13 @@ def build_shard_counters(
     sender = ShardSender(
         ownership, engine, counters, first_transfer=first_id, least_parts=least_parts, lender=lender
     )
-    shared = node.name, ownership, sender, engine, counters, links.bulk
-    handoff = Handoff(*shared, links.connect_joining, now, node.containment)
-    replication = Replication(*shared, now, node.containment, settings.max_keys)
+    shared = node.name, ownership, sender
+    handoff = Handoff(
+        *(*shared, counters, links.bulk, links.connect_joining, now, node.containment)
+    )
+    replication = Replication(
+        *(*shared, engine, counters, links.bulk, now, node.containment, settings.max_keys)
+    )
     cross_dc = CrossDcCounts(
         *(settings.datacenter, engine, ownership, counters, links.link, global_keys, now),
         *(node.running.uptime, node.random, node.containment),

@@ -11,7 +11,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from hashring import SHARDS, NodeId, Ring
+from hashring import NodeId, Ring
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
@@ -21,7 +21,7 @@ from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.shard_sources import ShardSources, has_more, only_in
 from ringfence import runtime
-from ringfence.limiter import NS_PER_SECOND, Engine
+from ringfence.limiter import NS_PER_SECOND
 from ringfence.peering.link import Link
 from ringfence.wire import Holding, Pull, Pulled, ReplicaRequest, TransferOffer
 
@@ -38,10 +38,9 @@ _PULL_PAUSE = 0.02
 _ROUND = 0.5
 """Seconds between two rounds, which look for shards in the wrong place, while there are any."""
 _SLICE = 1000
-"""Keys, or checks, that are sorted by shard before other tasks run."""
+"""Checks that are sorted by shard before other tasks run."""
 _INDEX_KEPT = 5.0
-_OTHERS = bytes([1, 0]).ljust(256)
-"""Translates marks of some shards to marks of all other shards."""
+"""Seconds for which the indexes by shard are kept after the last request for shards."""
 
 
 class Handoff:
@@ -53,7 +52,6 @@ class Handoff:
         me: NodeId,
         ownership: ShardOwnership,
         sender: ShardSender,
-        engine: Engine,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         reach: Callable[[NodeId], Awaitable[object]],
@@ -66,8 +64,6 @@ class Handoff:
         self._me = me
         self._ownership = ownership
         self._sender = sender
-        self._engine = engine
-        self._counters = counters
         self._link_to = link_to
         self._clock = clock
         self._containment = containment
@@ -80,7 +76,6 @@ class Handoff:
         """Shards that are being reclaimed, and the callback for when all have arrived."""
         self._nursery: runtime.TaskGroup | None = None
         self._rounds = ownership.rounds
-        self._indexing: runtime.Event | None = None
         self._index_until = 0.0
         self._all_transferred = runtime.Event()
         self._all_fetched = runtime.Event()
@@ -124,8 +119,8 @@ class Handoff:
         now = self._clock()
         self._ownership.expire(now)
         self._sender.expire(now)
-        if self._sender.is_indexed and runtime.current_time() > self._index_until:
-            self._sender.drop_index()
+        if self._sender.index.is_used and runtime.current_time() > self._index_until:
+            self._sender.index.drop()
             self._ownership.decided_checks.drop_index()
 
     async def wait_all_fetched(self) -> None:
@@ -210,14 +205,10 @@ class Handoff:
         """Number of shards that the ring assigns to this node."""
         return self._sources.ours.count(1)
 
-    @property
-    def _has_missing_shards(self) -> bool:
-        return has_more(self._sources.ours, self._ownership.held)
-
     def _missing_shards(self) -> list[int]:
-        if not self._has_missing_shards:
-            return []
         held = self._ownership.held
+        if not has_more(self._sources.ours, held):
+            return []
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _merge_covered_shards(self) -> None:
@@ -358,36 +349,11 @@ class Handoff:
 
     async def _index(self, shards: Sequence[int]) -> None:
         """Index the keys of some shards, and recent checks, in several short slices, so that
-        requests run in between.
-
-        The first index has all shards of other members, which will soon be asked for, too. Without
-        them, each request would search through all keys. A full index needs much memory.
-        """
+        requests run in between."""
         while not self._ownership.decided_checks.index(_SLICE):
             await runtime.checkpoint()
         self._index_until = runtime.current_time() + _INDEX_KEPT
-        while self._indexing is not None or not self._sender.has_indexed(shards):
-            if self._indexing is None:
-                await self._index_keys(shards)
-            else:
-                await self._indexing.wait()
-
-    async def _index_keys(self, shards: Sequence[int]) -> None:
-        marks = bytearray(self._sources.ours.translate(_OTHERS))
-        for shard in shards if not self._sender.is_indexed else range(SHARDS):
-            marks[shard] = 1
-        self._indexing = runtime.Event()
-        try:
-            self._sender.start_index(bytes(marks))
-            for some in self._engine.key_slices(_SLICE):
-                self._sender.index(some)
-                await runtime.checkpoint()
-        except BaseException:
-            self._sender.drop_index()  # An index of some keys would lose the others.
-            raise
-        finally:
-            self._indexing.set()
-            self._indexing = None
+        await self._sender.index.prepare(shards, self._sources.ours)
 
     def _offer_misplaced_shards(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}

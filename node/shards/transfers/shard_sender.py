@@ -4,11 +4,10 @@ Decides what is sent of a shard, and in how many parts. When the answer is built
 longer holds a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, count
 
-from hashring import SHARDS, NodeId, pick, shard_of, shards_of
+from hashring import SHARDS, NodeId, pick, shard_of
 from node.metrics.counters import Counters
 from node.requests.lease_grants import Lender
 from node.requests.sessions.caller import Caller
@@ -16,6 +15,7 @@ from node.shards.log_rows import log_rows
 from node.shards.ownership.cover import Cover
 from node.shards.ownership.origins import merge_origins
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.transfers.key_index import KeyIndex
 from node.shards.transfers.unacknowledged_transfers import (
     BYTES_PER_PART,
     NOTHING,
@@ -40,8 +40,6 @@ asks again for those. Sender and receiver each need one to two milliseconds for 
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""
-
-_ALL_SHARDS = b"\x01" * SHARDS
 
 
 class ShardSender:
@@ -71,51 +69,12 @@ class ShardSender:
         self._least_parts = least_parts
         self._lender = lender
         self._sent = SentCopies()
-        self._index: defaultdict[int, set[bytes]] | None = None
-        """Keys by shard, while shards are being sent."""
-        self._is_indexed = bytes(SHARDS)
-        """1 at the index of each shard whose keys are in the index, else 0."""
-
-    # -- keys by shard -------------------------------------------------------------------------
-
-    def start_index(self, marks: bytes = _ALL_SHARDS) -> None:
-        """Start an index of keys by shard, before many of the marked shards are sent.
-
-        Then call `index` with `Engine.key_slices`. Keys that are counted meanwhile are added from
-        the changed keys.
-        """
-        self._index, self._is_indexed = defaultdict(set), marks
-
-    def index(self, keys: Sequence[bytes]) -> None:
-        """Add those of `keys` to the index that belong to its shards."""
-        assert self._index is not None
-        index, found = self._index, [*compress(keys, pick(keys, self._is_indexed))]
-        for key, shard in zip(found, shards_of(found), strict=True):
-            index[shard].add(key)
-
-    def drop_index(self) -> None:
-        """Remove the index."""
-        self._index, self._is_indexed = None, bytes(SHARDS)
-
-    def index_unchanged(self, keys: Sequence[bytes]) -> None:
-        """Add keys to the index by shard, if there is one, before they leave the set of changed
-        keys."""
-        if self._index is not None:
-            self.index(keys)
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether shards can be sent without searching through all keys."""
-        return self._index is not None
-
-    def has_indexed(self, shards: Iterable[int]) -> bool:
-        """Return whether the keys of all these shards are in the index."""
-        return all([self._is_indexed[shard] for shard in shards])
+        self.index = KeyIndex(engine)
 
     @property
     def is_serving(self) -> bool:
         """Whether members have fetched shards or replicas a moment ago, and may fetch more."""
-        return self._index is not None or len(self._sent) > 0
+        return self.index.is_used or len(self._sent) > 0
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -126,12 +85,12 @@ class ShardSender:
 
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
-        if self._index is not None:
+        if self.index.is_used:
             is_asked = bytearray(SHARDS)
             for shard in pull.shards:
                 is_asked[shard] = 1
             keys = self._changed.keys
-            self.index([*compress(keys, pick(keys, is_asked))])
+            self.index.add([*compress(keys, pick(keys, is_asked))])
         reply = Reply()
         if pull.part:
             self._add_part(reply, requester, pull, now)
@@ -259,10 +218,10 @@ class ShardSender:
     def _empty_of(self, shards: Sequence[int]) -> list[int]:
         """Return the shards that this node holds and that have no counter and no lease."""
         has_leases = self._lender is not None and len(self._lender)
-        if self._index is None or self._ownership.covers or has_leases:
+        if not self.index.is_used or self._ownership.covers or has_leases:
             return []
         held = self._ownership.held
-        return [shard for shard in shards if held[shard] and shard not in self._index]
+        return [shard for shard in shards if held[shard] and not self.index.has_keys(shard)]
 
     def _send(
         self,
@@ -277,9 +236,7 @@ class ShardSender:
 
         All transfers of one answer have the same `number` and `mark`.
         """
-        assert self._index is not None
-        assert self._is_indexed[shard]
-        keys = sorted(self._index.pop(shard, ()))
+        keys = self.index.take(shard)
         if self._lender is not None and len(self._lender):
             lent = self._lender.charge_transferred(lambda key: shard_of(key) == shard, now)
             keys = sorted({*keys, *lent})

@@ -106,8 +106,8 @@ def test_a_retaken_standby_sends_no_possible_duplicates() -> None:
     standby.spend(5)
     standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
     sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
-    sender.start_index()
-    sender.index([KEY])
+    sender.index.start()
+    sender.index.add([KEY])
     sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
 
     standby.ownership.take_over(SHARD, owner.name, [], NOW)
@@ -141,8 +141,8 @@ def test_a_standby_whose_transfer_was_lost_sends_no_counts_of_the_owners_replica
     standby.spend(5)
     standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
     sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
-    sender.start_index()
-    sender.index([KEY])
+    sender.index.start()
+    sender.index.add([KEY])
     sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
 
     standby.ownership.take_over(SHARD, owner.name, [], NOW)

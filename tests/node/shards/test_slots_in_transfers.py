@@ -93,9 +93,9 @@ class Host:
 
     def send_to(self, receiver: "Host", at: int = NOW) -> Pulled:
         """Release the shard and return the decoded transfer."""
-        self.sender.start_index()
+        self.sender.index.start()
         for keys in self.engine.key_slices(100):
-            self.sender.index(keys)
+            self.sender.index.add(keys)
         pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)

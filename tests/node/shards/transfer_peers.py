@@ -104,7 +104,6 @@ class Peer:
             name,
             self.ownership,
             self.sender,
-            self.engine,
             Counters(),
             lambda to: None if peers is None else cast(Link, Way(peers, name, to)),
             reached,
@@ -129,8 +128,8 @@ class Peer:
     def give(
         self, requester: NodeId, part: int = 0, transfer_id: int = 0, *, later_ns: int = 0
     ) -> Pulled:
-        self.sender.start_index()
-        self.sender.index(self.engine.keys())
+        self.sender.index.start()
+        self.sender.index.add(self.engine.keys())
         pull = Pull(1, [SHARD], part, transfer_id)
         return self.sender.answer(requester, pull, NOW + later_ns, lambda shard: False)
 

@@ -127,8 +127,8 @@ class Host:
 
     def release_to(self, receiver: "Host", at: int) -> Pulled:
         """Release the shard and return the encoded transfer."""
-        self.sender.start_index()
-        self.sender.index([KEY])
+        self.sender.index.start()
+        self.sender.index.add([KEY])
         pulled = self.sender.answer(receiver.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)

@@ -350,8 +350,8 @@ def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, li
 def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> None:
     host, left = busy("a", 90, 200, key_bytes=128)
     moved_checks: list[DecidedCheck] = []
-    host.sender.start_index()
-    host.sender.index(host.engine.keys())
+    host.sender.index.start()
+    host.sender.index.add(host.engine.keys())
     while left:
         pulled = host.sender.answer(NodeId("b"), Pull(1, left, 0), NOW, lambda shard: False)
         reply = decode(encode(pulled))
@@ -364,8 +364,8 @@ def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> Non
 
 def test_the_checks_of_one_shard_move_in_several_parts_if_needed() -> None:
     host, [shard] = busy("a", 1, 1900, key_bytes=128)
-    host.sender.start_index()
-    host.sender.index(host.engine.keys())
+    host.sender.index.start()
+    host.sender.index.add(host.engine.keys())
 
     def pull(part: int, transfer_id: int) -> Pulled:
         asked = Pull(1, [shard], part, transfer_id)

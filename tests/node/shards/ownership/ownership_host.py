@@ -79,7 +79,7 @@ class Host:
             first_transfer=1,
         )
         self.handoff = Handoff(
-            *(self.name, self.ownership, self.sender, self.engine, Counters()),
+            *(self.name, self.ownership, self.sender, Counters()),
             *(
                 lambda name: None,
                 _reach,
@@ -142,8 +142,8 @@ class Host:
 
     def ask(self, sender: "Host", *, is_standby: bool = False) -> Pulled:
         """Pull the shard; `is_standby` means that the sender becomes this host's standby."""
-        sender.sender.start_index()
-        sender.sender.index([KEY])
+        sender.sender.index.start()
+        sender.sender.index.add([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
         return sender.sender.answer(self.name, pull, self.now, lambda shard: is_standby)
 

@@ -17,7 +17,7 @@ S = 10**9
 
 def empty_transfer(owner: Host, receiver: Host) -> ShardGroup:
     """Return the transfer of a shard that its owner holds without counters."""
-    owner.sender.start_index()
+    owner.sender.index.start()
     reply = owner.sender.answer(receiver.name, Pull(1, [SHARD], 0), NOW, lambda _: False)
     (group,) = reply.groups
     assert (group.hold, group.sizes, group.taken_from) == (Holding.HELD, [0], "")

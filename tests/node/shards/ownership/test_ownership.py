@@ -120,7 +120,7 @@ def test_a_transfer_without_counters_drops_no_counters_whose_transfer_is_unackno
     standby.cover("b")
     standby.spend(2)
     receiver.ask(standby)  # The network drops the answer.
-    owner.sender.start_index()
+    owner.sender.index.start()
     shard = shard_of(KEY)
     (group,) = owner.sender.answer(standby.name, Pull(1, [shard], 0), NOW, lambda _: False).groups
     assert (group.hold, group.sizes, group.taken_from) == (Holding.HELD, [0], "")

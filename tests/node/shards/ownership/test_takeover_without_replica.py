@@ -299,7 +299,6 @@ async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
         host.name,
         host.ownership,
         host.sender,
-        host.engine,
         Counters(),
         link_to,
         reach,

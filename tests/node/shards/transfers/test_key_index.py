@@ -34,8 +34,8 @@ async def test_the_first_index_has_only_the_shards_of_other_members() -> None:
 
     assert await pulled(peer, THEIRS[0]) == {*BY_SHARD[THEIRS[0]]}
 
-    assert peer.sender.has_indexed(THEIRS)
-    assert not any(peer.sender.has_indexed([shard]) for shard in OURS)
+    assert peer.sender.index.has(THEIRS)
+    assert not any(peer.sender.index.has([shard]) for shard in OURS)
 
 
 @pytest.mark.parametrize("are_together", [False, True])
@@ -57,7 +57,7 @@ async def test_shards_of_this_node_are_sent_with_all_keys_to_a_member_with_anoth
 
     for at, shards in enumerate(asked):
         assert answers[at] == {key for shard in shards for key in BY_SHARD[shard]}
-    assert peer.sender.has_indexed(range(SHARDS))  # The next such request searches nothing again.
+    assert peer.sender.index.has(range(SHARDS))  # The next such request searches nothing again.
 
 
 async def test_shards_that_arrive_while_a_request_waits_for_its_turn_are_sent(

@@ -49,7 +49,7 @@ def owner(*shards: int) -> Peer:
     """Return a node that holds shards without counters, and has an index of its keys."""
     peer = Peer(A)
     peer.ownership.start(shards)
-    peer.sender.start_index()
+    peer.sender.index.start()
     return peer
 
 
@@ -78,8 +78,8 @@ def test_a_second_receiver_waits_for_a_second_after_the_last_request_of_the_firs
     peer = owner(SHARD)
     if has_counters:
         peer.spend(KEYS[0])
-        peer.sender.start_index()
-        peer.sender.index(KEYS[:1])
+        peer.sender.index.start()
+        peer.sender.index.add(KEYS[:1])
     first = asked(peer, B, SHARD)
     again = asked(peer, B, SHARD, now=NOW + S)
 
@@ -118,11 +118,11 @@ def test_transferred_counters_are_forgotten_and_not_replicated_any_more() -> Non
 
 def test_keys_that_were_counted_after_the_index_are_transferred() -> None:
     peer = owner(SHARD, OTHER)
-    peer.sender.start_index()
-    peer.sender.index(KEYS[:1])
+    peer.sender.index.start()
+    peer.sender.index.add(KEYS[:1])
     for key in (*KEYS[:3], OTHER_KEYS[0]):
         peer.spend(key)
-    peer.sender.index_unchanged(KEYS[1:2])
+    peer.sender.index.add(KEYS[1:2])
     peer.ownership.changed.keys.pop(KEYS[1])
 
     reply = asked(peer, B, SHARD)
@@ -144,15 +144,15 @@ def test_the_sender_keeps_a_replica_of_a_shard_whose_standby_it_is() -> None:
 
 def test_a_node_serves_while_it_has_an_index_or_sends_a_replica_in_parts() -> None:
     peer = Peer(A, least_parts=2)
-    assert (peer.sender.is_indexed, peer.sender.is_serving) == (False, False)
-    peer.sender.start_index()
-    assert (peer.sender.is_indexed, peer.sender.is_serving) == (True, True)
-    peer.sender.drop_index()
-    assert (peer.sender.is_indexed, peer.sender.is_serving) == (False, False)
+    assert (peer.sender.index.is_used, peer.sender.is_serving) == (False, False)
+    peer.sender.index.start()
+    assert (peer.sender.index.is_used, peer.sender.is_serving) == (True, True)
+    peer.sender.index.drop()
+    assert (peer.sender.index.is_used, peer.sender.is_serving) == (False, False)
 
     replica_from_b(peer)
     asked(peer, C, SHARD, replicas=ReplicaRequest.IF_NOT_HELD)
-    assert (peer.sender.is_indexed, peer.sender.is_serving) == (False, True)
+    assert (peer.sender.index.is_used, peer.sender.is_serving) == (False, True)
 
 
 def replica_from_b(peer: Peer) -> None:
@@ -205,8 +205,8 @@ def test_a_later_part_needs_the_number_and_the_receiver_of_the_first() -> None:
     peer.ownership.start([SHARD])
     for key in KEYS[:2]:
         peer.spend(key)
-    peer.sender.start_index()
-    peer.sender.index(KEYS[:2])
+    peer.sender.index.start()
+    peer.sender.index.add(KEYS[:2])
     first = asked(peer, B, SHARD)
     [group] = first.groups
     assert group.parts == 2
@@ -229,8 +229,8 @@ def test_an_answer_gets_no_more_shards_from_700_keys_on(keys_of_20th: int, keys:
     all_keys = [key for some in groups for key in some]
     peer.ownership.start(dict.fromkeys(map(shard_of, all_keys)))
     peer.engine.charge(all_keys, [1] * len(all_keys), [0] * len(all_keys), NOW)
-    peer.sender.start_index()
-    peer.sender.index(all_keys)
+    peer.sender.index.start()
+    peer.sender.index.add(all_keys)
 
     reply = asked(peer, B, *[shard_of(some[0]) for some in groups])
 
