@@ -11,27 +11,8 @@ import pytest
 
 import ringfence
 from ringfence.blocking import BlockingLimiter, local
+from tests.ringfence.client.blocking.background import RULES, threads
 from tests.ringfence.client.blocking.programs import RULES_OF_USERS, run_python
-
-RULES = {
-    "domain": "d",
-    "descriptors": [
-        {"key": "user", "rate_limit": {"requests_per_unit": 5, "unit": "hour"}},
-        {
-            "key": "job",
-            "rate_limit": {"requests_per_unit": 2, "unit": "hour", "algorithm": "concurrency"},
-        },
-    ],
-}
-
-
-def threads():
-    return len(background())
-
-
-def background():
-    return [thread for thread in threading.enumerate() if thread.name == "ringfence"]
-
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
