@@ -181,7 +181,6 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
         reached[len(sent)].set()
 
     queue, sent, reached = [], [], [threading.Event() for _ in range(6)]
-    monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
     with running() as (loop, mailbox), ExitStack() as stack:
 
         def begin(letter):
@@ -191,6 +190,8 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
             calls = {letter: begin(letter) for letter in "abc"}
             assert reached[3].wait(30)  # The leader sends, maybe after the call has begun to wait.
             assert sent == ["a", "b", "c"]  # The first thread does not expect others.
+            # From here on, nothing is sent because of the time.
+            monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
             mailbox.send("b")
             calls["b"].result(30)
             calls.update({letter: begin(letter) for letter in "de"})
