@@ -187,8 +187,9 @@ class ClusterView:
         """Apply a change of the members: to the log, links, ring, shards and routes."""
         if self._observe_change is not None:
             self._observe_change(self._node.name, changes)
+        uptime = self._node.running.uptime()
         for change in changes:
-            self._on_member_change(change)
+            self._on_member_change(change, uptime)
         records = self._membership.records
         if len(self.changed_at) > len(records):
             self.changed_at = {n: at for n, at in self.changed_at.items() if n in records}
@@ -205,11 +206,11 @@ class ClusterView:
         self.route()
         self._view_digest = digest
 
-    def _on_member_change(self, change: Changed) -> None:
+    def _on_member_change(self, change: Changed, uptime: int) -> None:
         log_change(change)
         before, after = change.before, change.after
         if before is None or before.status is not after.status:
-            self.changed_at[after.name] = self._node.running.uptime()
+            self.changed_at[after.name] = uptime
         if after.name == self._node.name:
             self._log_damping(change)
         elif after.status is not Status.JOINING:
