@@ -1,27 +1,21 @@
-"""`ringfence replay`: in this process by the clock of the log, and through a cluster."""
+"""`ringfence replay` in this process, by the clock of the log."""
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from node.cli import command
-from node.demo.cluster import DemoCluster
 from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.yaml_files import load_text
-from tests.node.real_cluster import real_cluster
+from tests.node.replay.replay_command import Run, rules_of
 
 TRACES = Path(__file__).parents[2] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
-UNITS = {"min": "minute", "h": "hour"}
 CLIENT = Shape.parse(["client"])
 COUNTED_TRACES = [
     ("semicomplete-2015-05", limit, algorithm)
@@ -32,15 +26,6 @@ COUNTED_TRACES = [
     ("epa-1995-08-30", "100/h", "sliding_window"),
     ("epa-1995-08-30", "100/h", "fixed_window"),
 ]
-
-
-def rules_of(limit: str, algorithm: str, more_rules: str = "") -> str:
-    amount, unit = limit.split("/")
-    return (
-        "domain: log\ndescriptors:\n  - key: client\n    rate_limit:\n"
-        f"      requests_per_unit: {amount}\n      unit: {UNITS[unit]}\n"
-        f"      algorithm: {algorithm}\n{more_rules}"
-    )
 
 
 @cache
@@ -61,46 +46,6 @@ def replay_entries(entries: list[Entry], rules: str, *shape: str) -> Tally:
 
 def entry(second: float, client: str = "x", method: str = "GET", path: str = "/") -> Entry:
     return Entry(round(second * 1e9), client, method, path, "200")
-
-
-@dataclass
-class CommandResult:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def last(self) -> dict[str, Any]:
-        """Return the last line, parsed from JSON."""
-        last = json.loads(self.out.splitlines()[-1])
-        assert isinstance(last, dict)
-        return last
-
-
-Run = Callable[..., CommandResult]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process."""
-    monkeypatch.delenv("RINGFENCE_URL", raising=False)
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run_command(*arguments: str | Path) -> CommandResult:
-        monkeypatch.setattr("sys.argv", ["ringfence", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            command.main()
-        output = capsys.readouterr()
-        return CommandResult(int(exited.value.code or 0), output.out, output.err)
-
-    return run_command
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    path = tmp_path / "rules.yaml"
-    path.write_text(rules_of("10/min", "fixed_window"), "utf-8")
-    return path
 
 
 # By the clock of the log
@@ -463,101 +408,3 @@ def test_the_error_for_a_missing_log_contains_its_name(run: Run, rules: Path) ->
 
     assert result.status == 2
     assert "nowhere.log: no such file" in result.err
-
-
-# Through a cluster
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
-    path.write_text(rules_of("10/min", "fixed_window").replace("minute", "year"), "utf-8")
-    with real_cluster(path, ("a",), "check,observe,admin") as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "trace.tsv"
-    path.write_text("".join(f"{i}\t{path.parent}\tGET\t/{i}\t200\n" for i in range(40)), "utf-8")
-    return path
-
-
-def test_a_cluster_decides_by_its_own_rules_by_default(
-    run: Run, cluster: DemoCluster, log: Path
-) -> None:
-    result = run("replay", log, "--cluster", cluster.url, "--json")
-
-    assert result.status == 0
-    assert result.last == {
-        "lines": 40,
-        "malformed": 0,
-        "checks": 40,
-        "allowed": 10,
-        "denied": 30,
-        "errors": 0,
-        "no_rule": 0,
-        "late": 0,
-        "rules": [{"rule": "log > client", "checks": 40, "denied": 30, "shadow": False}],
-        "most_throttled": [
-            {"client": str(log.parent), "denied": 30, "checked": 40, "rule": "log > client"}
-        ],
-    }
-    assert "nodes counted by their own clocks, and 0:00:39 of log took 0:00:0" in result.err
-
-
-def test_a_descriptor_key_that_no_rule_of_the_cluster_has_is_reported(
-    run: Run, cluster: DemoCluster, log: Path
-) -> None:
-    result = run("replay", log, "--cluster", cluster.url, "--json", "-d", "clinet=client")
-
-    assert (result.status, result.last["no_rule"]) == (0, 40)
-    assert "the cluster: domain 'log' has no rule for descriptor key 'clinet'" in result.err
-    assert result.err.count("did you mean 'client'?") == 1
-
-
-def test_rules_of_the_replay_are_sent_with_each_check(
-    run: Run, cluster: DemoCluster, log: Path, tmp_path: Path
-) -> None:
-    own_rules = tmp_path / "mine.yaml"
-    own_rules.write_text(
-        rules_of("15/min", "fixed_window").replace("minute", "year").replace("client", "method"),
-        "utf-8",
-    )
-    own_rules.write_text(
-        own_rules.read_text("utf-8").replace("domain: log", "domain: mine"), "utf-8"
-    )
-
-    result = run(
-        *("replay", log, "--cluster", cluster.url, "--rules", own_rules, "--descriptor", "method"),
-        *("--domain", "mine", "--json"),
-    )
-
-    assert (result.last["allowed"], result.last["denied"], result.last["errors"]) == (15, 25, 0)
-
-
-def test_a_trial_of_rules_does_not_change_the_live_counters(
-    run: Run, cluster: DemoCluster, log: Path, rules: Path
-) -> None:
-    def remaining() -> int:
-        descriptor = f"client={log.parent}"
-        peek = run("check", "log", descriptor, "--peek", "--json", "--cluster", cluster.url)
-        return int(peek.last["remaining"])
-
-    run("check", "log", f"client={log.parent}", "--cost", "4", "--cluster", cluster.url)
-    rules.write_text(rules_of("10/min", "fixed_window").replace("minute", "year"), "utf-8")
-
-    trials = [
-        run("replay", log, "--cluster", cluster.url, "--rules", rules, "--json") for _ in "ab"
-    ]
-
-    assert [trial.last["allowed"] for trial in trials] == [10, 10]
-    assert remaining() == 6
-
-
-def test_a_replay_at_a_multiple_of_the_logged_pace_sends_every_check(
-    run: Run, cluster: DemoCluster, log: Path
-) -> None:
-    result = run("replay", log, "--cluster", cluster.url, "--speed", "1000", "--json")
-
-    assert result.last["checks"] == 40
