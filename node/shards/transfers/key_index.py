@@ -26,15 +26,16 @@ class KeyIndex:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._keys: defaultdict[int, set[bytes]] | None = None
+        self._found = defaultdict[int, bytearray](bytearray)
+        """Keys of the engine by shard, each with its length before it: a third of the memory that
+        objects need."""
+        self._added = defaultdict[int, set[bytes]](set)
+        """Keys by shard that were added later, some of them for a second time."""
         self._shards = _NONE
         """1 at the index of each shard whose keys are in the index, else 0."""
-        self._building: runtime.Event | None = None
-
-    @property
-    def is_used(self) -> bool:
+        self.is_used = False
         """Whether there is an index."""
-        return self._keys is not None
+        self._building: runtime.Event | None = None
 
     def has(self, shards: Iterable[int]) -> bool:
         """Return whether the keys of all these shards are in the index."""
@@ -42,29 +43,36 @@ class KeyIndex:
 
     def has_keys(self, shard: int) -> bool:
         """Return whether the index contains keys of a shard."""
-        return self._keys is not None and shard in self._keys
+        return shard in self._found or shard in self._added
 
     def start(self, marks: bytes = _ALL) -> None:
         """Start a new index for the marked shards, without keys."""
-        self._keys, self._shards = defaultdict(set), marks
+        self.drop()
+        self.is_used, self._shards = True, marks
 
     def add(self, keys: Sequence[bytes]) -> None:
         """Add keys, if there is an index; keys of other shards are ignored."""
-        if self._keys is None:
-            return
-        found = [*compress(keys, pick(keys, self._shards))]
-        for key, shard in zip(found, shards_of(found), strict=True):
-            self._keys[shard].add(key)
+        for key, shard in self._with_shards(keys) if self.is_used else ():
+            self._added[shard].add(key)
+
+    def _with_shards(self, keys: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
+        marked = [*compress(keys, pick(keys, self._shards))]
+        return zip(marked, shards_of(marked), strict=True)
 
     def take(self, shard: int) -> list[bytes]:
         """Remove the keys of a shard that is sent now, and return them in order."""
-        assert self._keys is not None
         assert self._shards[shard]
-        return sorted(self._keys.pop(shard, ()))
+        keys, packed, at = self._added.pop(shard, set()), self._found.pop(shard, b""), 0
+        while at < len(packed):
+            begin, at = at + 1, at + 1 + packed[at]
+            keys.add(bytes(packed[begin:at]))
+        return sorted(keys)
 
     def drop(self) -> None:
         """Remove the index."""
-        self._keys, self._shards = None, _NONE
+        self._found.clear()
+        self._added.clear()
+        self.is_used, self._shards = False, _NONE
 
     async def prepare(self, shards: Sequence[int], ours: bytes) -> None:
         """Build an index that has some shards, in several short slices, so that requests run in
@@ -88,7 +96,10 @@ class KeyIndex:
         try:
             self.start(marks)
             for some in self._engine.key_slices(_SLICE):
-                self.add(some)
+                for key, shard in self._with_shards(some):
+                    packed = self._found[shard]
+                    packed.append(len(key))
+                    packed += key
                 await runtime.checkpoint()
         except BaseException:
             self.drop()  # An index of some keys would lose the others.
