@@ -154,7 +154,7 @@ class Counting:
             return False
 
     async def _spend(self, limiter: Limiter, limit: Limit, key: str, amount: int) -> bool:
-        if amount <= 0:
+        if amount == 0:
             return True  # A hit of 0 is always allowed; a cost of 0 would be a peek.
         decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
         return decision.allowed

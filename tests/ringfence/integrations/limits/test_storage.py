@@ -266,6 +266,12 @@ def test_the_error_for_a_fractional_cost_states_the_remedy(storage):
             strategy(storage).hit(parse("5/minute"), "a", cost=0.5)
 
 
+def test_a_negative_cost_is_an_error(storage):
+    for strategy in STRATEGIES.values():
+        with pytest.raises(ConfigError, match=r"cost must be .*got -1"):
+            strategy(storage).hit(parse("5/minute"), "a", cost=-1)
+
+
 def test_closing_a_storage_does_not_close_a_given_limiter(limiter):
     RingfenceStorage(limiter=limiter).close()
 
