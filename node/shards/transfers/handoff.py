@@ -352,8 +352,8 @@ class Handoff:
         requests run in between."""
         while not self._ownership.decided_checks.index(_SLICE):
             await runtime.checkpoint()
-        self._index_until = runtime.current_time() + _INDEX_KEPT
         await self._sender.index.prepare(shards, self._sources.ours)
+        self._index_until = runtime.current_time() + _INDEX_KEPT
 
     def _offer_misplaced_shards(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}

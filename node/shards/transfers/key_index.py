@@ -47,7 +47,7 @@ class KeyIndex:
 
     def start(self, marks: bytes = _ALL) -> None:
         """Start a new index for the marked shards, without keys."""
-        self.drop()
+        self._clear()
         self.is_used, self._shards = True, marks
 
     def add(self, keys: Sequence[bytes]) -> None:
@@ -69,7 +69,11 @@ class KeyIndex:
         return sorted(keys)
 
     def drop(self) -> None:
-        """Remove the index."""
+        """Remove the index, unless it is being built."""
+        if self._building is None:
+            self._clear()
+
+    def _clear(self) -> None:
         self._found.clear()
         self._added.clear()
         self.is_used, self._shards = False, _NONE
@@ -102,7 +106,7 @@ class KeyIndex:
                     packed += key
                 await runtime.checkpoint()
         except BaseException:
-            self.drop()  # An index of some keys would lose the others.
+            self._clear()  # An index of some keys would lose the others.
             raise
         finally:
             self._building.set()

@@ -5,7 +5,7 @@ import trio
 
 from hashring import SHARDS, Ring, shard_of
 from ringfence.wire import Pull
-from tests.node.shards.transfer_peers import A, B, Peer, keys_of_shards, ring
+from tests.node.shards.transfer_peers import RULE, A, B, Peer, keys_of_shards, ring
 
 RING = ring(A, B)
 BY_SHARD = {shard_of(keys[0]): keys for keys in keys_of_shards(20, 3)}
@@ -58,6 +58,25 @@ async def test_shards_of_this_node_are_sent_with_all_keys_to_a_member_with_anoth
     for at, shards in enumerate(asked):
         assert answers[at] == {key for shard in shards for key in BY_SHARD[shard]}
     assert peer.sender.index.has(range(SHARDS))  # The next such request searches nothing again.
+
+
+async def test_an_index_that_is_being_built_is_not_dropped() -> None:
+    """Building it may take longer than it is kept."""
+    peer = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(2500)]
+    peer.fill(*keys, hits=1)
+    index, ours = peer.sender.index, bytes(SHARDS)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.prepare, [0], ours)
+        while not index.has([0]):
+            await trio.lowlevel.checkpoint()
+        index.drop()
+        assert index.has([0])
+
+    assert sorted(key for shard in range(SHARDS) for key in index.take(shard)) == sorted(keys)
+    index.drop()
+    assert not index.is_used
 
 
 async def test_shards_that_arrive_while_a_request_waits_for_its_turn_are_sent(
