@@ -26,6 +26,8 @@ class NameServer:
         self.rows = rows
         self.queries: list[tuple[str, str]] = []
         self.is_mute = False
+        self.resolver = dns.asyncresolver.Resolver(configure=False)
+        self.resolver.lifetime = 30
 
     async def run(self, sock: trio.socket.SocketType) -> None:
         while True:
@@ -80,10 +82,9 @@ async def name_server(
     server = NameServer(rows)
     with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         await sock.bind(("127.0.0.1", 0))
-        resolver = dns.asyncresolver.Resolver(configure=False)
+        resolver = server.resolver
         resolver.nameservers = ["127.0.0.1"]
         resolver.port = sock.getsockname()[1]
-        resolver.lifetime = 0.2
         monkeypatch.setattr(dns.asyncresolver, "default_resolver", resolver)
         trio.socket.set_custom_hostname_resolver(Host(resolver))
         async with trio.open_nursery() as nursery:
@@ -159,8 +160,8 @@ async def test_previous_addresses_are_used_while_the_name_server_fails(
         assert await discovery.resolve() == expected, "the name has no records yet"
         server.rows = {}
         assert await discovery.resolve() == expected
-        server.is_mute = True
+        server.is_mute, server.resolver.lifetime = True, 0.2
         assert await discovery.resolve() == expected
-        server.is_mute = False
+        server.is_mute, server.resolver.lifetime = False, 30
         server.rows = {("nodes.test.", "A"): ["10.0.0.2"]}
         assert await discovery.resolve() == [*expected, ("10.0.0.2", 7101)]
