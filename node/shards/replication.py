@@ -38,6 +38,9 @@ _FRAMES_PER_STANDBY = 256
 _FRAMES_OF_OTHER_ROUNDS = 4
 """Unacknowledged frames from which on a standby gets none in the next round."""
 _SLICE = 2000
+_MOST_MARKED = 20_000
+"""Keys that wait to be sent, above which no further keys are marked for a new standby. A node may
+have millions of keys, and a change of a counter must not wait behind all of them."""
 _ALL = range(SHARDS)
 _NO_STANDBYS = (None,) * SHARDS
 
@@ -84,6 +87,7 @@ class Replication:
         self._restarted_members: dict[NodeId, None] = {}
         """Members that were restarted, and have lost their replicas."""
         self._wake = runtime.Event()
+        self._round_ended = runtime.Event()
 
     def on_ring_change(self, old: Ring, new: Ring) -> None:
         """Follow a change of the ring; a new standby needs all counters of its shards."""
@@ -115,6 +119,8 @@ class Replication:
                 await self._has_room.wait()
             for _ in self.send_changes():
                 await runtime.checkpoint()
+            self._round_ended.set()
+            self._round_ended = runtime.Event()
 
     @property
     def backlog(self) -> int:
@@ -274,6 +280,8 @@ class Replication:
             self._wake = runtime.Event()
             changed = self.shards_with_new_standby()
             for some in self._engine.key_slices(_SLICE) if changed else ():
+                while self.backlog > _MOST_MARKED:
+                    await self._round_ended.wait()
                 self.mark(some, changed)
                 await runtime.checkpoint()
 

@@ -288,6 +288,33 @@ def test_no_more_keys_wait_for_a_slow_standby_than_a_node_stores() -> None:
 # Admissions of a standby
 
 
+async def test_few_keys_wait_while_a_new_standby_gets_all_counters(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.shards.replication._MOST_MARKED", 100)
+    monkeypatch.setattr("node.shards.replication._SLICE", 50)
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(1000)]
+    owner.fill(*keys, hits=1)
+    links: list[Link] = []
+    replication, standby = replicating(owner, lambda name: links[0] if links else None)
+    copied: list[bytes] = []
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replication.run)
+        await trio.sleep(1)
+        assert replication.backlog == 150
+        links.append(cast(Link, standby))
+        for _ in range(100):
+            owner.spend(keys[0])
+            while standby.frames:
+                copied += standby.answer(Done(1))
+            await trio.sleep(INTERVAL)
+        nursery.cancel_scope.cancel()
+
+    assert {*copied} == {*keys}
+
+
 def test_a_refund_at_a_standby_reduces_the_owners_later_charge() -> None:
     owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
