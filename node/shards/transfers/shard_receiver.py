@@ -10,7 +10,16 @@ from node.shards.shard_steps import FEW_SHARDS, ShardSteps
 from ringfence import runtime
 from ringfence.limiter import Snapshot
 from ringfence.peering.link import Link
-from ringfence.wire import DecidedCheck, Pull, Pulled, ReplicaRequest, ShardGroup, TransferAck
+from ringfence.wire import (
+    DecidedCheck,
+    Ping,
+    Pong,
+    Pull,
+    Pulled,
+    ReplicaRequest,
+    ShardGroup,
+    TransferAck,
+)
 
 __all__ = ["IncomingTransfer", "ShardReceiver", "transfers_of"]
 
@@ -18,6 +27,11 @@ logger = logging.getLogger("ringfence.node")
 
 _SILENCE = 1.0
 """Seconds for which a member that did not answer is not asked again."""
+_LOOK = 1.0
+"""Seconds after which a member that has not answered a request for shards is pinged. If it does not
+answer the ping in as many seconds, it is silent."""
+_LONGEST_WAIT = 20.0
+"""Longest wait for shards in seconds. A member with millions of counters first indexes its keys."""
 
 
 class IncomingTransfer:
@@ -161,8 +175,8 @@ class ShardReceiver:
             answered.set()
 
         about = part, transfer_id, replicas
-        link.call(lambda seq: Pull(seq, sorted(shards), *about), on_reply)
-        await answered.wait()
+        link.call(lambda seq: Pull(seq, sorted(shards), *about), on_reply, _LONGEST_WAIT)
+        await _wait_while_alive(link, answered)
         if not replies:
             logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))
             self._silent_until[name] = runtime.current_time() + _SILENCE
@@ -170,6 +184,27 @@ class ShardReceiver:
         if len(shards) > FEW_SHARDS:
             await self._steps.turn()
         return replies[0]
+
+
+async def _wait_while_alive(link: Link, answered: runtime.Event) -> None:
+    """Wait for an answer of a member as long as the member answers pings."""
+    pongs: list[Pong] = []
+
+    def on_pong(reply: object) -> None:
+        if isinstance(reply, Pong):
+            pongs.append(reply)
+
+    while not answered.is_set():
+        with runtime.move_on_after(_LOOK):
+            await answered.wait()
+        if answered.is_set():
+            break
+        pongs.clear()
+        link.call(Ping, on_pong)
+        with runtime.move_on_after(_LOOK):
+            await answered.wait()
+        if not pongs:
+            break
 
 
 def _ignore_reply(reply: object) -> None:

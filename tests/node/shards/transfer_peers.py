@@ -18,6 +18,8 @@ from ringfence.wire import (
     Batch,
     Message,
     Op,
+    Ping,
+    Pong,
     Pull,
     Pulled,
     ShardGroup,
@@ -145,7 +147,12 @@ class Way:
     here: NodeId
     to: NodeId
 
-    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+    def call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[object], None],
+        timeout: float | None = None,
+    ) -> None:
         message = decode(encode(make(1)))
         self.peers.nursery.start_soon(self._carry, message, on_reply)
 
@@ -158,6 +165,8 @@ class Way:
         self.peers.said.append((self.to, message))
         there = self.peers.nodes[self.to].handoff
         match message:
+            case Ping():
+                on_reply(Pong(1))
             case Pull():
                 on_reply(decode(encode(await there.answer(self.here, message))))
             case TransferOffer(_, shards):

@@ -284,7 +284,12 @@ async def test_a_silent_node_is_asked_for_its_replica_after_a_takeover(
     host, reached = Host("c"), {NodeId("")}
 
     class Way:
-        def call(self, make: Callable[[int], object], on_reply: Callable[[object], None]) -> None:
+        def call(
+            self,
+            make: Callable[[int], object],
+            on_reply: Callable[[object], None],
+            timeout: float | None = None,
+        ) -> None:
             pull = make(1)
             assert isinstance(pull, Pull)
             on_reply(standby.sender.answer(host.name, pull, NOW, lambda shard: False))

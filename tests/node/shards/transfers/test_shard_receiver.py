@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
@@ -13,7 +14,7 @@ from node.shards.shard_steps import ShardSteps
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver, transfers_of
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot
 from ringfence.peering.link import Link
-from ringfence.wire import Holding, Message, Pull, Pulled, ShardGroup, TransferAck
+from ringfence.wire import Holding, Message, Ping, Pong, Pull, Pulled, ShardGroup, TransferAck
 
 ONE, OTHER = Limit.of_ns(1, 10), Limit.of_ns(2, 10)
 ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "", "n2", 12)
@@ -112,7 +113,12 @@ class Sender:
         self.parts = parts
         self.acknowledged: list[tuple[int, list[int]]] = []
 
-    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+    def call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[object], None],
+        timeout: float | None = None,
+    ) -> None:
         match make(1):
             case Pull(_, [shard], part):
                 assert part == 1
@@ -147,3 +153,60 @@ async def test_whole_shards_of_a_reply_are_taken_before_the_parts_of_others_are_
     assert sender.acknowledged == [(1, [1]), (2, [2]), (4, [4])]
     assert broken == [5]
     assert await receiver.receive(NodeId("b"), Pulled(1, groups, counts, []), set(), take) == []
+
+
+class Slow:
+    """Link to a member that answers pings for a time, and a request for shards later."""
+
+    def __init__(self, nursery: trio.Nursery, alive_s: float, answers_after_s: float) -> None:
+        self._nursery = nursery
+        self._alive_until = trio.current_time() + alive_s
+        self._answers_after_s = answers_after_s
+
+    def call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[object], None],
+        timeout: float = 2.0,
+    ) -> None:
+        self._nursery.start_soon(self._answer, make(1), on_reply, timeout)
+
+    async def _answer(
+        self, message: Message, on_reply: Callable[[object], None], within: float
+    ) -> None:
+        if isinstance(message, Ping) and trio.current_time() < self._alive_until:
+            on_reply(Pong(1))
+        else:
+            await trio.sleep(min(within, self._answers_after_s))
+            is_answer = isinstance(message, Pull) and self._answers_after_s < within
+            on_reply(part(b"a") if is_answer else None)
+
+
+@pytest.mark.parametrize(
+    ("alive_s", "answers_after_s", "waits_s", "is_answered"),
+    [
+        (0, 1.9, 1.9, True),
+        (0, 2.1, 2, False),
+        (100, 7.5, 7.5, True),
+        (100, 30, 20, False),
+        (5.5, 7.5, 7.5, True),
+        (5.5, 8.5, 8, False),
+    ],
+)
+async def test_a_member_that_answers_pings_has_more_time_for_a_request(
+    autojump_clock: MockClock,
+    alive_s: float,
+    answers_after_s: float,
+    waits_s: float,
+    *,
+    is_answered: bool,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        link = Slow(nursery, alive_s, answers_after_s)
+        receiver = ShardReceiver(Counters(), lambda name: cast(Link, link), ShardSteps())
+        reply = await receiver.pull(NodeId("b"), [3])
+        waited_s = trio.current_time()
+        nursery.cancel_scope.cancel()
+
+    assert (reply is not None) is is_answered
+    assert waited_s == pytest.approx(waits_s)
