@@ -63,8 +63,9 @@ logger = logging.getLogger("ringfence.node")
 
 _JOIN_PATIENCE = 3.0
 """Seconds that a node searches for other members before it starts alone."""
-_FETCH_PATIENCE = 5.0
-"""Seconds that a node fetches its shards before it becomes alive without the rest."""
+_FETCH_PATIENCE = 30.0
+"""Seconds that a node fetches its shards before it becomes alive without the rest: enough for
+millions of counters."""
 _LINGER = 1.0
 """Seconds that a node keeps forwarding after it has transferred all shards."""
 
