@@ -44,7 +44,8 @@ _COUNTS_BYTES = 150
 _NUMBER_BYTES = 40
 """Bytes of an integer in a list."""
 _MAX_SCANNED = 64
-"""Shards that one call of `expire` looks at."""
+_MAX_ROWS = 4000
+"""Shards and rows that one call of `expire` looks at, in one to two milliseconds."""
 
 
 class _Limits:
@@ -222,16 +223,20 @@ class Replicas:
                 return
             self._to_scan = [*reversed(self.shards())]
             self._first_unused_at = NEVER
-        for shard in self._to_scan[-_MAX_SCANNED:]:
+        scanned = 0
+        for _ in range(min(_MAX_SCANNED, len(self._to_scan))):
+            shard = self._to_scan.pop()
             rows = self._shards[shard]
             if rows is None:
                 continue
+            scanned += len(rows)
             for key, row in self._unused_rows(rows, now):
                 self._dropped(key, row)
                 del rows[key]
             if not len(rows):
                 self._forget(shard)
-        del self._to_scan[-_MAX_SCANNED:]
+            if scanned >= _MAX_ROWS:
+                break
 
     def _unused_rows(self, rows: _Rows, now: int) -> list[tuple[bytes, bytes]]:
         lifetimes, unused = self._limits.lifetimes, list[tuple[bytes, bytes]]()

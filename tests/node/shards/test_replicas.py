@@ -96,6 +96,21 @@ def test_replicas_are_searched_only_when_one_can_be_unused() -> None:
     assert copies.next_expiry == first + 10 * S
 
 
+def test_each_search_looks_at_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.shards.replicas._MAX_ROWS", 3)
+    copies = Replicas(10)
+    for number in range(8):
+        copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), S)
+    assert len(copies.shards()) == 8
+
+    left = []
+    for _ in range(3):
+        copies.expire(1000 * S)
+        left.append(len(copies))
+
+    assert left == [5, 2, 0]
+
+
 def test_a_row_that_arrives_during_a_search_expires_at_its_time() -> None:
     copies = Replicas(10_000)
     for number in range(300):
