@@ -29,7 +29,7 @@ class RuleFiles:
         self._path = path
         self._defaults = Defaults(algorithm=default_algorithm)
         self._merge = merge
-        self._seen: tuple[tuple[str, int, int, int], ...] = ()
+        self._seen: tuple[tuple[str, int, int, int, int], ...] = ()
         self._version = -1
 
     def load(self) -> RuleSet:
@@ -82,7 +82,7 @@ class RuleFiles:
                 "use wildcards instead of listing values"
             ) from error
 
-    def _fingerprints(self) -> tuple[tuple[str, int, int, int], ...]:
+    def _fingerprints(self) -> tuple[tuple[str, int, int, int, int], ...]:
         """Return a fingerprint of the rule files, which also changes with the target of a symbolic
         link."""
         return tuple(sorted(_fingerprints_of(self._files())))
@@ -94,10 +94,10 @@ class RuleFiles:
             return [self._path]
 
 
-def _fingerprints_of(files: Iterable[Path]) -> Iterable[tuple[str, int, int, int]]:
+def _fingerprints_of(files: Iterable[Path]) -> Iterable[tuple[str, int, int, int, int]]:
     for file in files:
         try:
             found = file.stat()
         except OSError:
             continue
-        yield str(file), found.st_mtime_ns, found.st_size, found.st_ino
+        yield str(file), found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -198,15 +198,18 @@ def retry_after_seconds(decision: Decision) -> int | None:
 
 
 def outage_of(decision: Decision) -> str | None:
-    """Return the applied failure policy (`allow`, `deny`, `local`); None if a node decided."""
-    found = None
-    for status in decision.statuses:
-        source = status.source
-        if source in BY_POLICY:
-            return "allow" if decision.allowed else "deny"
-        if source is _LOCAL:
-            found = "local"
-    return found
+    """Return the applied failure policy (`allow`, `deny`, `local`); None if a node decided.
+
+    Of several policies, the result is the one that denied, or else the one that counted nothing.
+    """
+    statuses = decision.statuses
+    by_policy = [status for status in statuses if status.source in BY_POLICY]
+    if not decision.allowed and not all([status.allowed for status in by_policy]):
+        return "deny"
+    has_local = any([status.source is _LOCAL for status in statuses])
+    if has_local and not (by_policy and decision.allowed):
+        return "local"
+    return "allow" if by_policy else None
 
 
 def reported_status(decision: Decision) -> Status | None:

@@ -51,6 +51,7 @@ _LOG_INTERVAL = 60.0
 _RECOVERY_TIME = 1.0
 """Seconds without a failure after which a decision of a node ends an outage."""
 _BY_NODE = (Source.OWNER, Source.STANDBY)
+_UNDECIDED = (*BY_POLICY, Source.LOCAL)
 
 
 class OutageTracker:
@@ -89,11 +90,11 @@ class OutageTracker:
     def record(self, decision: Decision) -> None:
         """Log an outage at its first decision by the failure policy, and its end at a decision
         by a node."""
-        if decision.source in BY_POLICY:
+        if decision.source in _UNDECIDED:
             if self._should_log():
                 logger.warning(
-                    "Ringfence: no node of the limiter answers; requests pass uncounted, or are "
-                    "refused where on_failure says so"
+                    "Ringfence: no node of the limiter answers; requests pass uncounted, unless "
+                    "on_failure says that they are refused, or counted by each process"
                 )
         elif self._requests and decision.source in _BY_NODE:
             self._end()

@@ -7,9 +7,11 @@ code of the application, and what it interrupted may be incomplete.
 import inspect
 import signal
 import threading
+from contextlib import AbstractContextManager
 from functools import partial
+from types import TracebackType
 
-__all__ = ["is_interrupt"]
+__all__ = ["is_interrupt", "suppress_system_errors"]
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -29,6 +31,25 @@ def is_interrupt(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def suppress_system_errors() -> AbstractContextManager[None, bool]:
+    """Suppress errors of system calls in a block, but no `OSError` of a signal handler, such as a
+    `TimeoutError`: it has no `errno`."""
+    return _SUPPRESSION
+
+
+class _Suppression(AbstractContextManager[None, bool]):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return isinstance(error, OSError) and error.errno is not None
+
+
+_SUPPRESSION = _Suppression()
 
 
 def _code_of(handler: object) -> object:

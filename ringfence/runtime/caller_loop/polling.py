@@ -3,8 +3,9 @@
 import select
 import socket
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import TypeAlias
+
+from ringfence.runtime.caller_loop.interrupts import suppress_system_errors
 
 __all__ = ["Poll", "Waker", "new_poll"]
 
@@ -26,12 +27,12 @@ class Waker:
 
     def wake(self) -> None:
         """End the current wait, or the next one."""
-        with suppress(OSError):  # It is full, so the other thread will wake in any case.
+        with suppress_system_errors():  # It is full, so the other thread will wake in any case.
             self._writer.send(b"\0")
 
     def clear(self) -> None:
         """Forget the wakes so far."""
-        with suppress(OSError):
+        with suppress_system_errors():
             self._reader.recv(4096)
 
     def close(self) -> None:

@@ -42,7 +42,9 @@ def read_icmp_errors(sock: socket.socket) -> Iterator[tuple[object, bytes]]:
     for _ in range(_MAX_ERRORS):
         try:
             quoted, ancillary, _, address = sock.recvmsg(512, 512, socket.MSG_ERRQUEUE)
-        except OSError:
+        except OSError as error:
+            if error.errno is None:
+                raise  # A signal handler has raised it.
             return  # Usually the end of the queue; a lasting error appears at the next call.
         for _level, _kind, content in ancillary:
             if len(content) < _ERROR.size:

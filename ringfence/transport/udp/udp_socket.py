@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ringfence.errors import ConfigError
+from ringfence.runtime.caller_loop.interrupts import suppress_system_errors
 from ringfence.transport.addresses import format_address
 from ringfence.transport.interface import Address
 from ringfence.transport.udp.icmp_errors import enable_icmp_errors
@@ -79,9 +80,11 @@ class UdpSocket:
             self._refusals["send_buffer_full"] += 1  # QUIC sends the data again.
         except ConnectionRefusedError:
             # The kernel reports an earlier datagram's failure here, and has not sent this one.
-            with suppress(OSError):
+            with suppress_system_errors():
                 self.raw.sendto(datagram, (host, port))
         except OSError as error:
+            if error.errno is None:
+                raise  # A signal handler has raised it.
             self._refusals["send_failed"] += 1
             if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT):
                 self._on_unroutable(address, datagram[:64])

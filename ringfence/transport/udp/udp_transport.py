@@ -294,7 +294,9 @@ class UdpTransport(ABC):
                     # A queued ICMP error wakes the reader without a datagram, again and again.
                     self._process_icmp_errors(sock, now)
                 return
-            except OSError:
+            except OSError as error:
+                if error.errno is None:
+                    raise  # A signal handler has raised it.
                 self._process_icmp_errors(sock, now)
                 continue
             address = plain_address(sender) if is_ipv6 else sender

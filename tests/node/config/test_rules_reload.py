@@ -87,6 +87,24 @@ def test_a_changed_file_is_reloaded_once(tmp_path: Path) -> None:
     assert load_if_changed(rule_files) is None
 
 
+def test_a_change_that_keeps_time_and_size_is_detected(tmp_path: Path) -> None:
+    """`cp --preserve` and `chmod` keep the modification time."""
+    path = write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000)
+    rule_files = rule_files_at(path)
+    rule_files.load()
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # Its resolution is a few milliseconds.
+        write_file(path, rules_of(6), mtime=1000)
+
+    assert (path.stat().st_mtime, path.stat().st_size) == (before.st_mtime, before.st_size)
+    assert amount_of(load_if_changed(rule_files)) == 6
+
+    changed_at = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == changed_at:
+        path.chmod(0o600)
+    assert rule_files.has_changed()
+
+
 def test_added_and_removed_files_of_a_directory_are_detected(tmp_path: Path) -> None:
     write_file(tmp_path / "a.yaml", rules_of(5), mtime=1000)
     rule_files = rule_files_at(tmp_path)

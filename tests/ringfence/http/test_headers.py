@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringfence.blocking
-from ringfence import ConfigError, Source, parse_limit
+from ringfence import ConfigError, Source, Status, parse_limit
 from ringfence.client.decision import NO_RULE, UNDECIDED, unlimited
-from ringfence.http import LimitHeaders
+from ringfence.http import LimitHeaders, Refused
 from ringfence.rules import adhoc_rule
 from tests.ringfence.http.decisions import allowed, answer, denied, rule
 
@@ -178,6 +178,26 @@ def test_headers_mark_an_outage_and_contain_no_count(status: object, mark: str) 
 
     assert fields.pop("Ringfence-Outage") == mark
     assert set(fields) <= {"Retry-After"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mark", "status"),
+    [
+        (allowed(MINUTE, source=Source.POLICY), allowed(MINUTE, source=Source.LOCAL), "allow", 0),
+        (allowed(MINUTE, source=Source.POLICY), denied(MINUTE, source=Source.LOCAL), "local", 429),
+        (denied(MINUTE, source=Source.POLICY), denied(MINUTE, source=Source.LOCAL), "deny", 503),
+        (denied(MINUTE, source=Source.POLICY), allowed(MINUTE, source=Source.LOCAL), "deny", 503),
+        (allowed(MINUTE, source=Source.POLICY), denied(MINUTE), "allow", 429),
+        (allowed(MINUTE), denied(MINUTE, source=Source.LOCAL), "local", 429),
+    ],
+)
+def test_of_several_policies_the_one_that_decided_is_marked(
+    one: Status, other: Status, mark: str, status: int
+) -> None:
+    for statuses in ((one, other), (other, one)):
+        decision = answer(*statuses)
+        assert dict(LimitHeaders().of(decision))["Ringfence-Outage"] == mark
+        assert decision.allowed or Refused.of(decision).status == status
 
 
 def test_headers_mark_a_local_decision_during_an_outage() -> None:

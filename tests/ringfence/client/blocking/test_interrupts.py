@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
@@ -10,6 +12,8 @@ import pytest
 
 from ringfence import runtime
 from ringfence.blocking import local
+from ringfence.transport.udp.icmp_errors import read_icmp_errors
+from ringfence.transport.udp.udp_socket import UdpSocket
 from tests.ringfence.client.blocking.background import RULES
 
 
@@ -79,6 +83,35 @@ def test_a_signal_that_interrupts_the_event_loop_reaches_the_caller(alarm, kind)
 
         assert limiter.check("d", {"user": "a"})
         assert limiter.acquire("d", {"job": "x"}, max_wait=30)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("deadline"), OSError("deadline")])
+def test_an_error_like_those_of_sockets_reaches_the_caller(error):
+    """The signal arrives inside a call of the socket."""
+
+    class Interrupted:
+        def __init__(self, raw):
+            self._raw = raw
+
+        def __getattr__(self, name):
+            return getattr(self._raw, name)
+
+        def sendto(self, *_):
+            raise error
+
+        def recvfrom(self, *_):
+            raise error
+
+        recvmsg = recvfrom
+
+    refusals = Counter()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as raw:
+        sock = UdpSocket(Interrupted(raw), refusals, print)
+        with pytest.raises(type(error)):
+            sock.send(b"x", ("127.0.0.1", 9))
+        with pytest.raises(type(error)):
+            list(read_icmp_errors(Interrupted(raw)))
+    assert not refusals
 
 
 def test_a_signal_in_code_that_catches_errors_reaches_the_caller(alarm):

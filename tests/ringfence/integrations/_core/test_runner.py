@@ -53,6 +53,16 @@ def test_local_decisions_do_not_end_an_outage(
     assert len(caplog.messages) == 1
 
 
+def test_decisions_of_this_process_alone_begin_an_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outages = OutageTracker(Clock())
+    outages.record(decision_from(Source.LOCAL))
+
+    assert outages.is_out
+    assert len(caplog.messages) == 1
+
+
 def test_a_partial_outage_is_logged_at_most_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
