@@ -1,9 +1,12 @@
 """Decorator that limits the calls of a function, sync or async."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, cast
+
+import anyio
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision
@@ -26,6 +29,7 @@ __all__ = ["OverLimit", "limited"]
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
 _Limiter: TypeAlias = Limiter | BlockingLimiter
 _Key: TypeAlias = str | Sequence[str] | Callable[..., object]
 
@@ -50,6 +54,8 @@ def limited(
     call's arguments that returns a value or a tuple of values. Without it all calls share one
     counter. The counter has the full name of the function, or `name`, so that several functions can
     share one. `descriptors` and `cost` may be functions of the call's arguments.
+
+    The slots of concurrency limits are held until the function returns.
 
     When a call is denied, `raise` raises `OverLimit` and `return` returns `default`. `wait` waits
     until the call is allowed, and raises when that would take more than `max_wait` seconds.
@@ -104,8 +110,14 @@ def limited(
 
             @wraps(function)
             async def call_async(*args: _Params.args, **kwargs: _Params.kwargs) -> object:
-                decision = await _decide(_given(limiter), question(*args, **kwargs))
-                return await run(*args, **kwargs) if decision else refused(decision)
+                given = _given(limiter)
+                decision = await _run(given, question(*args, **kwargs))
+                if not decision:
+                    return refused(decision)
+                if decision.slots is None:
+                    return await run(*args, **kwargs)
+                async with _held(given, decision):
+                    return await run(*args, **kwargs)
 
             return cast(Callable[_Params, _Result], call_async)
         _require_blocking(limiter, full_name)
@@ -114,17 +126,41 @@ def limited(
         def call(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
             given = _require_blocking(_given(limiter), full_name)
             decision = given.run(question(*args, **kwargs))
-            return function(*args, **kwargs) if decision else refused(decision)
+            if not decision:
+                return refused(decision)
+            if decision.slots is None:
+                return function(*args, **kwargs)
+            given.keep(decision)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                given.release(decision)
 
         return call
 
     return decorate
 
 
-async def _decide(limiter: _Limiter, question: TargetCall) -> Decision:
-    if isinstance(limiter, Limiter):
-        return await question(limiter)
-    return await ask(limiter, question)
+async def _run(limiter: _Limiter, call: Callable[[Limiter], Awaitable[_Answer]]) -> _Answer:
+    return await (call(limiter) if isinstance(limiter, Limiter) else ask(limiter, call))
+
+
+@asynccontextmanager
+async def _held(limiter: _Limiter, decision: Decision) -> AsyncIterator[None]:
+    """Keep the slots of a decision while the block runs, and release them at its end."""
+
+    async def keep(inner: Limiter) -> None:
+        inner.keep(decision)
+
+    async def release(inner: Limiter) -> None:
+        await inner.release(decision)
+
+    await _run(limiter, keep)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _run(limiter, release)
 
 
 def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:

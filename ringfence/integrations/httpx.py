@@ -31,7 +31,8 @@ from ringfence.integrations._core.limit_target import (
 from ringfence.integrations._core.over_limit import OverLimit
 from ringfence.integrations._core.retry_after import RetryPauses, parse_retry_after
 from ringfence.integrations._core.thread_bridge import ask
-from ringfence.limiter import Limit
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import parse_limit
 
 __all__ = ["AsyncWaitingTransport", "TurnTooLate", "WaitingTransport", "by_host"]
 
@@ -66,6 +67,12 @@ class _Waiting:
         respect_retry_after: bool,
     ) -> None:
         require_one(limit, domain, descriptors)
+        known = parse_limit(limit) if isinstance(limit, str) else limit
+        if known is not None and known.algorithm is Algorithm.CONCURRENCY:
+            raise ConfigError(
+                f"limit cannot be a concurrency limit, got {str(limit)!r}: a transport does not "
+                "know when a response has been read; use `hold_limit` around the request"
+            )
         require_arguments("key", key, "request")
         if descriptors is not None:
             require_arguments("descriptors", descriptors, "request")

@@ -138,7 +138,7 @@ async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> R
             except Exception as error:  # noqa: BLE001 - its failure must not become the application's
                 effect = steps.throw(outages.record_failure(error))
             else:
-                if answer is not None and (outages.is_out or answer.source in BY_POLICY):
+                if answer is not None and (outages.is_out or answer.source in _UNDECIDED):
                     outages.record(answer)
                 effect = steps.send(answer)
     except StopIteration as end:
@@ -199,7 +199,7 @@ def run_steps_blocking(
             except Exception as error:  # noqa: BLE001 - as above
                 effect = steps.throw(outages.record_failure(error))
             else:
-                if answer is not None and (outages.is_out or answer.source in BY_POLICY):
+                if answer is not None and (outages.is_out or answer.source in _UNDECIDED):
                     outages.record(answer)
                 effect = steps.send(answer)
     except StopIteration as end:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import anyio
 import pytest
 import trio
@@ -120,6 +122,55 @@ def test_a_coroutine_function_can_use_a_blocking_limiter_in_any_event_loop(limit
         return [await work(), await work()]
 
     assert anyio.run(twice, backend=backend) == ["done", "later"]
+
+
+CONCURRENT = "1 concurrent ttl 60s"
+
+
+def test_a_slot_is_held_while_a_function_runs(limiter):
+    @limited(limiter, CONCURRENT, name="slots", when_denied="return", default="denied")
+    def work(inner=None):
+        found = inner() if inner else "done"
+        if found == "denied":
+            raise ZeroDivisionError
+        return found
+
+    assert [work(), work()] == ["done", "done"]
+    with pytest.raises(ZeroDivisionError):
+        work(work)
+    assert work() == "done"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_a_slot_is_held_while_a_coroutine_function_runs(limiter, backend, *, is_blocking):
+    async def main():
+        held = anyio.Event()
+        async with ringfence.local(RULES) as inner:
+
+            @limited(
+                *(limiter if is_blocking else inner, CONCURRENT),
+                name=f"{backend}-{is_blocking}",
+                when_denied="return",
+            )
+            async def work(*, waits=False):
+                if waits:
+                    held.set()
+                    await anyio.sleep_forever()
+                return "done"
+
+            assert [await work(), await work()] == ["done", "done"]
+            with anyio.move_on_after(0.01):
+                await work(waits=True)
+            assert await work() == "done"
+            held = anyio.Event()
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(work, waits=True))
+                await held.wait()
+                assert await work() is None
+                group.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
 
 
 async def test_waiting_calls_proceed_one_by_one_until_their_maximum_wait(autojump_clock):

@@ -239,6 +239,8 @@ def test_invalid_settings_are_reported_at_construction(kind):
     with local(RuleSet()) as limiter:
         with pytest.raises(ConfigError, match="give either a limit"):
             kind(limiter)
+        with pytest.raises(ConfigError, match="cannot be a concurrency limit, got '2 concurrent'"):
+            kind(limiter, "2 concurrent")
         with pytest.raises(ConfigError, match="must be a duration"):
             kind(limiter, "1/s", max_wait=-1)
 
