@@ -77,6 +77,8 @@ class ViewRefresher:
         self._rules_fetched_at = float("-inf")
         self._misplaced: ConfigError | None = None
         """Error when no member is in the data center of the address."""
+        self._is_without_members = False
+        """Whether the last list had no member that can be asked."""
         self._refresh_wanted = runtime.Event()
         self._changed = runtime.Event()
 
@@ -203,10 +205,13 @@ class ViewRefresher:
         datacenter = self._datacenter or (nearby[0] if nearby else None)
         local = [row for row in routed if row.datacenter == datacenter]
         if not local:
-            logger.warning("members kept: no member is in data center %r", datacenter)
+            if not self._is_without_members:  # Clients ask several times a second.
+                where = f"in data center {datacenter!r}" if routed else "alive yet"
+                logger.warning("members kept: no member is %s", where)
+            self._is_without_members = True
             self._misplaced = self._unknown_datacenter(members)
             return
-        self._datacenter = datacenter
+        self._datacenter, self._is_without_members = datacenter, False
         try:
             view = View.of(
                 (Member(NodeId(row.name), row.datacenter, row.zone, row.weight) for row in routed),

@@ -370,7 +370,11 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
     """Replace unclear error messages of msgspec by messages with the expected value."""
     what, _, place = why.removesuffix("`").partition(" - at `$.")
     if what == "Input data was truncated":
-        return "it must be a whole object, got an empty or truncated body"
+        # msgspec means both by this error.
+        return (
+            "it must be a whole object, got an empty or truncated body, or an escape such as "
+            "\\ud800 without its second half"
+        )
     if place.endswith("[...]") and what.startswith("Expected `str`"):
         return f"{place.removesuffix('[...]')} must have text values, got {what.split('`')[3]}"
     if place == "slots":
@@ -381,6 +385,8 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
         return f"checks takes domain, descriptors and cost only; ask for a limit alone ({why})"
     unknown = _UNKNOWN_FIELD.match(what)
     fields = dict.fromkeys([name for kind in kinds for name in kind.__struct_fields__])
+    if unknown and unknown["name"] in fields:
+        return f"{why}; ask either with domain and descriptors, or with limit and key"
     return f"{why}; {suggest(unknown['name'], fields)}" if unknown else why
 
 

@@ -252,6 +252,26 @@ async def test_members_that_make_no_ring_change_nothing(autojump_clock):
             await trio.sleep(0.5)
 
 
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([row(name, state="joining") for name in "ab"], "alive yet"),
+        ([row("a", "dc2"), row("b", "dc2")], "in data center 'dc1'"),
+    ],
+)
+async def test_members_that_cannot_be_asked_are_logged_once(autojump_clock, caplog, rows, what):
+    async with town() as t:
+        limiter = Limiter(await t.joined(datacenter="dc1"))
+        for node in t.nodes.values():
+            node.answer = odd_members(node, rows)
+        for _ in range(5):
+            assert await sources(limiter) == {Source.OWNER}
+            await trio.sleep(0.5)
+
+    logged = [text for text in caplog.messages if text.startswith("members kept")]
+    assert logged == [f"members kept: no member is {what}"]
+
+
 def odd_members(node, rows):
     usual = node.answer
 

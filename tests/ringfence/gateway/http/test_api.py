@@ -270,6 +270,11 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
     ("body", "word"),
     [
         (b"", "it must be a whole object, got an empty or truncated body"),
+        (rb'{"domain": "\ud800"}', r"or an escape such as \ud800 without its second half"),
+        (
+            {**X, "limit": "5/minute"},
+            "unknown field `domain`; ask either with domain and descriptors, or with limit",
+        ),
         (b'{"domain"', "truncated"),
         (b"\xff\xfe", "malformed"),
         (b"[" * 20_000, "recursion"),
