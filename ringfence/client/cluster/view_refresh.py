@@ -205,9 +205,12 @@ class ViewRefresher:
         datacenter = self._datacenter or (nearby[0] if nearby else None)
         local = [row for row in routed if row.datacenter == datacenter]
         if not local:
-            if not self._is_without_members:  # Clients ask several times a second.
-                where = f"in data center {datacenter!r}" if routed else "alive yet"
-                logger.warning("members kept: no member is %s", where)
+            if self._is_without_members:
+                pass  # Logged before: clients ask several times a second.
+            elif routed:
+                logger.warning("members kept: no member is in data center %r", datacenter)
+            else:
+                logger.warning("members kept: no member is alive yet")
             self._is_without_members = True
             self._misplaced = self._unknown_datacenter(members)
             return

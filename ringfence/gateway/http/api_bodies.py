@@ -385,9 +385,10 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
         return f"checks takes domain, descriptors and cost only; ask for a limit alone ({why})"
     unknown = _UNKNOWN_FIELD.match(what)
     fields = dict.fromkeys([name for kind in kinds for name in kind.__struct_fields__])
-    if unknown and unknown["name"] in fields:
-        return f"{why}; ask either with domain and descriptors, or with limit and key"
-    return f"{why}; {suggest(unknown['name'], fields)}" if unknown else why
+    name = "" if unknown is None else unknown["name"]
+    is_mixed = name in fields
+    remedy = "ask either with domain and descriptors, or with limit and key"
+    return f"{why}; {remedy if is_mixed else suggest(name, fields)}" if unknown else why
 
 
 def _whole(raw: Any) -> Any:
