@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from threading import Thread
 from typing import TypeVar
 
 from ringfence import runtime
@@ -34,14 +35,17 @@ class OpenLimiter:
         self._ready = runtime.Event()
         self._stop = runtime.Event()
         self._is_closing = False
-        self._loop.start(self._serve)
         try:
+            self._loop.start(self._serve)
             self._loop.call(self._ready.wait)
         except BaseException as error:
+            # A signal handler may have raised it after the start of the helper thread.
             with suppress(LoopLost):
                 self._loop.call_from_thread(self._stop.set)
             # In a thread that runs trio, the loop may have ended before the call.
             if not isinstance(error, LoopLost) or self._failure is None:
+                # Nobody else will wait for the end of the helper thread and close its files.
+                Thread(target=self._loop.join, name="ringfence-close", daemon=True).start()
                 raise
         if self._limiter is None:
             self._loop.join()

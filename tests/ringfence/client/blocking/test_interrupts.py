@@ -12,9 +12,10 @@ import pytest
 
 from ringfence import runtime
 from ringfence.blocking import local
+from ringfence.runtime.caller_loop import CallerLoop
 from ringfence.transport.udp.icmp_errors import read_icmp_errors
 from ringfence.transport.udp.udp_socket import UdpSocket
-from tests.ringfence.client.blocking.background import RULES
+from tests.ringfence.client.blocking.background import RULES, threads
 
 
 def test_an_interrupted_wait_cancels_and_undoes_its_call():
@@ -126,6 +127,23 @@ def test_a_signal_in_code_that_catches_errors_reaches_the_caller(alarm):
         with pytest.raises(Alarm):
             limiter.run(catch)
         assert limiter.check("d", {"user": "a"})
+
+
+def test_a_signal_after_the_start_of_the_thread_ends_the_thread(monkeypatch):
+    start = CallerLoop.start
+
+    def start_and_raise(loop, main):
+        start(loop, main)
+        raise Alarm
+
+    monkeypatch.setattr(CallerLoop, "start", start_and_raise)
+    with pytest.raises(Alarm):
+        local(RULES).check("d", {"user": "a"})
+
+    for thread in threading.enumerate():
+        if thread.name.startswith("ringfence"):
+            thread.join(10)
+    assert threads() == 0
 
 
 def test_calls_of_other_threads_go_on_when_a_signal_interrupts_the_event_loop(alarm):
