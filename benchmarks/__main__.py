@@ -30,6 +30,7 @@ BENCHMARKS = {
         "far",
         "stall",
         "start",
+        "join",
     ),
     "comparison": ("cold", "peers"),
     "gateway": ("integrations", "gateway", "gateway_load", "envoy", "floods"),

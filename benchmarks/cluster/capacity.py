@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.cluster.cluster import connected
 from benchmarks.reporting.figure import Figure, figure, interleaved
-from benchmarks.reporting.rates import cpu_s_of
+from benchmarks.reporting.rates import cpu_s_of, resident_bytes
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence import Limiter
 
@@ -44,7 +44,6 @@ _MANY = 100_000
 _SETTLED = 0.5
 """Seconds until the last replicas have been sent."""
 _IDLE = 1.0
-_PAGE = 4096
 
 
 def run(rounds: int) -> Iterator[Figure]:
@@ -159,7 +158,4 @@ def _user(number: int) -> dict[str, str]:
 
 def _resident(nodes: DemoCluster) -> int:
     """Return the resident memory of all nodes in bytes."""
-    return sum(
-        int(Path(f"/proc/{process.pid}/statm").read_text("ascii").split()[1]) * _PAGE
-        for process in nodes.processes.values()
-    )
+    return sum([resident_bytes(process.pid) for process in nodes.processes.values()])

@@ -1,4 +1,4 @@
-"""Rates: decisions per second of elapsed time and per second of processor time."""
+"""Rates: decisions per second of elapsed time and per second of processor time; memory."""
 
 import os
 import time
@@ -7,9 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["Rate", "cpu_s_of", "paced_by"]
+__all__ = ["Rate", "cpu_s_of", "paced_by", "resident_bytes"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Rate(Struct, frozen=True):
@@ -45,6 +46,11 @@ def paced_by(work: Callable[[], int], *servers: int) -> Rate:
 def _own_cpu_s() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * _PAGE
 
 
 def cpu_s_of(pid: int) -> float:
