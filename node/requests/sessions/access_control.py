@@ -61,10 +61,13 @@ class AccessControl:
         for rule_id in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
             rule = self._node.rules.rule(rule_id)
             if rule is None or rule.domain not in domains:
-                where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
+                got, remedy = "a limit in no rule", "use a token without domains"
+                if rule is not None:
+                    got = f"the domain {rule.domain!r}"
+                    remedy = "add the domain to its domains in tokens.toml"
                 return (
                     f"the token {name!r} must use rules of {', '.join(sorted(domains))}, "
-                    f"got {where}; add the domain to its domains in tokens.toml"
+                    f"got {got}; {remedy}"
                 )
         return None
 

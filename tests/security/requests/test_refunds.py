@@ -259,6 +259,8 @@ async def test_a_token_of_one_domain_cannot_use_rules_of_other_domains(
         [refused] = await tenant.say(LeaseRequest(2, HOT, 64, [], []))
 
         assert "must use rules of shop" in reason
+        remedy = "use a token without domains" if with_limit else "add the domain to its domains"
+        assert remedy in reason
         assert isinstance(refused, Refused)
         assert not tenant.closed
         assert world.count("checks") == 0
