@@ -12,6 +12,7 @@ from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import Descriptors, checked_seconds
+from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments_of, require_plain
 from ringfence.integrations._core.limit_target import (
@@ -29,7 +30,6 @@ __all__ = ["OverLimit", "limited"]
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
-_Answer = TypeVar("_Answer")
 _Limiter: TypeAlias = Limiter | BlockingLimiter
 _Key: TypeAlias = str | Sequence[str] | Callable[..., object]
 
@@ -111,7 +111,7 @@ def limited(
             @wraps(function)
             async def call_async(*args: _Params.args, **kwargs: _Params.kwargs) -> object:
                 given = _given(limiter)
-                decision = await _run(given, question(*args, **kwargs))
+                decision = await ask(given, question(*args, **kwargs))
                 if not decision:
                     return refused(decision)
                 if decision.slots is None:
@@ -130,8 +130,8 @@ def limited(
                 return refused(decision)
             if decision.slots is None:
                 return function(*args, **kwargs)
-            given.keep(decision)
             try:
+                given.keep(decision)
                 return function(*args, **kwargs)
             finally:
                 given.release(decision)
@@ -139,10 +139,6 @@ def limited(
         return call
 
     return decorate
-
-
-async def _run(limiter: _Limiter, call: Callable[[Limiter], Awaitable[_Answer]]) -> _Answer:
-    return await (call(limiter) if isinstance(limiter, Limiter) else ask(limiter, call))
 
 
 @asynccontextmanager
@@ -155,12 +151,12 @@ async def _held(limiter: _Limiter, decision: Decision) -> AsyncIterator[None]:
     async def release(inner: Limiter) -> None:
         await inner.release(decision)
 
-    await _run(limiter, keep)
     try:
+        await ask(limiter, keep)
         yield
     finally:
-        with anyio.CancelScope(shield=True):
-            await _run(limiter, release)
+        with anyio.move_on_after(UNDO_WITHIN, shield=True):
+            await ask(limiter, release)
 
 
 def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:

@@ -196,10 +196,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             await clock.sleep_async(min(pause, max(0.0, give_up - clock.now_async())))
             left = max(0.0, give_up - clock.now_async())
             question = partial(waiting.wait_budget(request).acquire, max_wait=left)
-            if isinstance(limiter, Limiter):
-                decision = await question(limiter)
-            else:
-                decision = await ask(limiter, question)
+            decision = await ask(limiter, question)
             if not decision:
                 raise TurnTooLate(request, decision)
             response = await self._transport.handle_async_request(request)

@@ -205,12 +205,11 @@ class ViewRefresher:
         datacenter = self._datacenter or (nearby[0] if nearby else None)
         local = [row for row in routed if row.datacenter == datacenter]
         if not local:
-            if self._is_without_members:
-                pass  # Logged before: clients ask several times a second.
-            elif routed:
-                logger.warning("members kept: no member is in data center %r", datacenter)
-            else:
-                logger.warning("members kept: no member is alive yet")
+            if not self._is_without_members:  # Clients ask several times a second.
+                if routed:
+                    logger.warning("members kept: no member is in data center %r", datacenter)
+                else:
+                    logger.warning("members kept: no member is alive yet")
             self._is_without_members = True
             self._misplaced = self._unknown_datacenter(members)
             return

@@ -17,11 +17,15 @@ __all__ = ["ask"]
 _Result = TypeVar("_Result")
 
 
-async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run `call` with a blocking limiter and wait for its result, on asyncio or trio.
+async def ask(
+    limiter: Limiter | BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]
+) -> _Result:
+    """Run `call` with a limiter and wait for its result, on asyncio or trio.
 
-    Cancelling the wait cancels the call.
+    A blocking limiter runs it in a loop of its own. Cancelling the wait cancels the call.
     """
+    if isinstance(limiter, Limiter):
+        return await call(limiter)
     if limiter.is_open:
         future = limiter.start(call)
     else:  # The first call connects, which blocks.

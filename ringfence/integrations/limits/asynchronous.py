@@ -146,7 +146,4 @@ class AsyncRingfenceStorage(
             return False
 
     async def _run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        limiter = self._limiter
-        if isinstance(limiter, Limiter):
-            return await call(limiter)
-        return await ask(limiter, call)
+        return await ask(self._limiter, call)

@@ -5,6 +5,7 @@ import pytest
 import trio
 
 import ringfence
+from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations.decorator import OverLimit, limited
 from ringfence.rules import RuleSet
@@ -139,6 +140,30 @@ def test_a_slot_is_held_while_a_function_runs(limiter):
     with pytest.raises(ZeroDivisionError):
         work(work)
     assert work() == "done"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_slot_is_released_if_its_renewal_cannot_begin(limiter, monkeypatch, *, is_async):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    def call(function):
+        return anyio.run(function) if is_async else function()
+
+    def work():
+        return "done"
+
+    async def work_async():
+        return "done"
+
+    limits = limited(limiter, CONCURRENT, name=f"renewal-{is_async}")
+    limited_work = limits(work_async if is_async else work)
+    with monkeypatch.context() as patch:
+        patch.setattr(Limiter, "keep", fail)
+        with pytest.raises(ZeroDivisionError):
+            call(limited_work)
+
+    assert call(limited_work) == "done"
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
