@@ -48,10 +48,10 @@ from typing import Any
 import grpc
 from msgspec import Struct, field
 
-from benchmarks.cluster.stall import owned
 from benchmarks.gateway.attackers import TOKEN
 from benchmarks.gateway.gateway import children_of, ports, program, wait_up
 from benchmarks.gateway.gateway_load import METHOD, counted, message
+from benchmarks.members.stall import owned
 from benchmarks.reporting.figure import Figure, figure
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence.client.connect import open_cluster

@@ -17,7 +17,7 @@ from time import perf_counter
 import trio
 from msgspec import Struct
 
-from benchmarks.cluster.admissions import Admissions, Loss, counted, owned_by
+from benchmarks.members.admissions import Admissions, Loss, counted, owned_by
 from benchmarks.reporting.figure import Figure, figure
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence.client.connect import open_cluster

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import trio
 
+from benchmarks.cluster.capacity import RULES
 from benchmarks.cluster.cluster import connected
 from benchmarks.reporting.figure import Figure, figure
 from benchmarks.reporting.rates import resident_bytes
@@ -23,12 +24,6 @@ from ringfence.errors import PeerUnavailable
 __all__ = ["Sample", "join", "run"]
 
 KEYS = 2_000_000
-_RULES = """\
-domain: bench
-descriptors:
-  - key: user
-    rate_limit: {requests_per_unit: 100, unit: day, algorithm: token_bucket}
-"""
 _BATCH = 256
 _LONGEST_S = 300.0
 _FETCHED = b"shards fetched"
@@ -58,7 +53,7 @@ def join(keys: int, seed: int) -> Sample:
     """Let a member join a node with many keys, and measure that."""
     with tempfile.TemporaryDirectory() as directory:
         rules, settings = Path(directory) / "bench.yaml", Path(directory) / "node.toml"
-        rules.write_text(_RULES, "utf-8")
+        rules.write_text(RULES, "utf-8")
         settings.write_text(f"max_keys = {2 * keys}\n", "utf-8")
         flags = {name: ("--config", str(settings)) for name in "ab"}
         with running_cluster(rules, ["a", "b"], more_flags=flags) as nodes:

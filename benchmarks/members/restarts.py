@@ -22,7 +22,7 @@ from time import monotonic, sleep
 import trio
 from msgspec import Struct, field
 
-from benchmarks.cluster.admissions import Admissions, counted, owned_by
+from benchmarks.members.admissions import Admissions, counted, owned_by
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.cluster.admissions import Admissions, Loss
+from benchmarks.members.admissions import Admissions, Loss
 from ringfence.wire import Source
 
 CRASH = 10.0

@@ -1,0 +1,1 @@
+"""Benchmarks of members that join, leave, stop, stall or crash."""
