@@ -200,7 +200,7 @@ def retry_after_seconds(decision: Decision) -> int | None:
 def outage_of(decision: Decision) -> str | None:
     """Return the applied failure policy (`allow`, `deny`, `local`); None if a node decided.
 
-    Of several policies, the result is the one that denied, or else the one that counted nothing.
+    With several policies, return that of a denial. If none denied, `allow` precedes `local`.
     """
     statuses = decision.statuses
     by_policy = [status for status in statuses if status.source in BY_POLICY]

@@ -44,7 +44,7 @@ class OpenLimiter:
                 self._loop.call_from_thread(self._stop.set)
             # In a thread that runs trio, the loop may have ended before the call.
             if not isinstance(error, LoopLost) or self._failure is None:
-                # Nobody else will wait for the end of the helper thread and close its files.
+                # No other code waits for the end of the helper thread and closes its files.
                 Thread(target=self._loop.join, name="ringfence-close", daemon=True).start()
                 raise
         if self._limiter is None:

@@ -22,7 +22,7 @@ async def ask(
 ) -> _Result:
     """Run `call` with a limiter and wait for its result, on asyncio or trio.
 
-    A blocking limiter runs it in a loop of its own. Cancelling the wait cancels the call.
+    A blocking limiter runs it in its own loop. Cancelling the wait cancels the call.
     """
     if isinstance(limiter, Limiter):
         return await call(limiter)
