@@ -1,5 +1,7 @@
 """Error that integrations raise where they cannot return a `Decision`."""
 
+from math import ceil
+
 from ringfence.client.decision import Decision
 from ringfence.errors import RingfenceError
 
@@ -12,14 +14,17 @@ class OverLimit(RingfenceError):
     def __init__(self, what: str, decision: Decision) -> None:
         self.decision = decision
         """Denied decision, with limit, remaining, `retry_after` and source."""
-        wait = (
-            "its cost is above the limit, so no wait helps"
-            if decision.retry_after is None
-            else f"retry in {decision.retry_after:.3g} s"
+        super().__init__(
+            f"{what} is over its limit of {decision.limit}; {_advice(self.retry_after)}"
         )
-        super().__init__(f"{what} is over its limit of {decision.limit}; {wait}")
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same call is allowed; None when it never is."""
         return self.decision.retry_after
+
+
+def _advice(seconds: float | None) -> str:
+    if seconds is None:
+        return "its cost is above the limit, so no wait helps"
+    return f"retry in {seconds:.3g} s" if seconds < 100 else f"retry in {ceil(seconds)} s"

@@ -5,6 +5,7 @@ import pytest
 import trio
 
 import ringfence
+from ringfence.client.decision import Source, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations.decorator import OverLimit, limited
@@ -41,6 +42,15 @@ def test_a_function_is_called_as_often_as_its_limit_allows(limiter):
     assert caught.value.decision.limit == 2
     assert called == [("ann", 1), ("ann", 2), ("bob", 1)]
     assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "advice"),
+    [(0.25, "retry in 0.25 s"), (2919.4, "retry in 2920 s"), (None, "so no wait helps")],
+)
+def test_the_error_of_a_denied_call_says_how_long_to_wait(retry_after, advice):
+    denied = decide((Status(False, None, 2, 0, retry_after, 60.0, 0.0, Source.OWNER),))
+    assert str(OverLimit("greet", denied)).endswith(advice)
 
 
 def test_a_denied_call_can_return_a_default_instead(limiter):
