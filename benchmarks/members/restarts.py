@@ -3,7 +3,8 @@
 A client sends a steady load. Every decision is recorded, and afterwards every counter is read.
 Units that were admitted and not counted are lost; units admitted beyond the limit are
 over-admitted. The limit is an exact log whose period is longer than the run, so the comparison is
-exact.
+exact. The longest turn is the processor time for which one task of a node that has all its shards
+held the event loop, so that checks had to wait.
 """
 
 import gc
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -23,6 +25,7 @@ import trio
 from msgspec import Struct, field
 
 from benchmarks.members.admissions import Admissions, counted, owned_by
+from benchmarks.members.timed_node import longest_turn_ms
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
@@ -65,10 +68,11 @@ class _Nodes:
     """Running node processes; each node joins through any other running node."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self.home = home
         self._rules = home / "rules.yaml"
         self._rules.write_text(_RULES, "utf-8")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._starts = count()
         self.ports = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
 
     @property
@@ -86,12 +90,13 @@ class _Nodes:
     def start(self, name: str) -> None:
         other = next((each for each in self._processes if each != name), None)
         join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
-        log = self._home / f"{name}.log"
+        log = self.home / f"{name}.log"
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         with log.open("wb") as file:
             self._processes[name] = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "node.entry", "node", "--name", name),
+                    *(sys.executable, "-P", "-m", "benchmarks.members.timed_node"),
+                    *(str(self.home / f"{next(self._starts)}.turns"), "node", "--name", name),
                     *("--listen", f"127.0.0.1:{self.ports[name]}", "--rules", str(self._rules)),
                     *join,
                 ],
@@ -104,9 +109,9 @@ class _Nodes:
     def wait_for(self, name: str, words: str) -> None:
         """Wait until a text appears in a node's log."""
         give_up = monotonic() + 30
-        while words.encode() not in (self._home / f"{name}.log").read_bytes():
+        while words.encode() not in (self.home / f"{name}.log").read_bytes():
             if self._processes[name].poll() is not None or monotonic() > give_up:
-                text = (self._home / f"{name}.log").read_text("utf-8", "replace")
+                text = (self.home / f"{name}.log").read_text("utf-8", "replace")
                 raise RuntimeError(f"node {name} never said {words!r}:\n{text}")
             sleep(0.02)
 
@@ -129,6 +134,7 @@ class _Ledger(Struct):
     by_source: Counter[str] = field(default_factory=Counter)
     checks: int = 0
     wrongly_denied: int = 0
+    began: float = field(default_factory=monotonic)
 
 
 async def _measure(nodes: _Nodes) -> list[Figure]:
@@ -139,10 +145,12 @@ async def _measure(nodes: _Nodes) -> list[Figure]:
         limiter = Limiter(cluster)
         graceful = _Ledger()
         await _under_load(limiter, "graceful", graceful, lambda: _rolling(nodes))
+        figures.append(_longest_turn(nodes, "graceful", graceful))
         figures += await _audit(limiter, "graceful", graceful)
         crash = _Ledger()
         owned = owned_by(cluster, _KILLED, "crash")
         await _under_load(limiter, "crash", crash, lambda: _crash(nodes, crash))
+        figures.append(_longest_turn(nodes, "crash", crash))
         figures += await _audit(limiter, "crash", crash)
         used = await counted(limiter, "crash", _LIMITS["crash"], [*crash.admissions.by_key])
     loss = crash.admissions.compare(used, owned)
@@ -220,6 +228,11 @@ async def _audit(limiter: Limiter, rule: str, ledger: _Ledger) -> list[Figure]:
         "by_standby": (ledger.by_source["standby"], "checks"),
     }
     return [_figure(f"restarts.{rule}_{name}", value, unit) for name, (value, unit) in rows.items()]
+
+
+def _longest_turn(nodes: _Nodes, rule: str, ledger: _Ledger) -> Figure:
+    longest = longest_turn_ms(nodes.home, ledger.began, monotonic())
+    return _figure(f"restarts.{rule}_longest_turn_ms", longest, "ms")
 
 
 def _figure(name: str, value: float, unit: str) -> Figure:
