@@ -376,6 +376,25 @@ def test_a_step_sends_fewer_keys_when_their_counters_are_long() -> None:
     assert steps_of_a_round() == 1
 
 
+def test_a_step_sends_fewer_keys_while_each_key_is_routed_because_a_shard_is_covered() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(1000)]
+    owner.fill(*keys, hits=1)
+    replication, standby = replicating(owner)
+
+    def steps_of_a_round() -> int:
+        owner.ownership.changed.update(keys)
+        steps = sum(1 for _ in replication.send_changes())
+        while standby.frames:
+            standby.answer(Done(1))
+        return steps
+
+    steps_of_a_round()
+    assert steps_of_a_round() < 4
+    owner.ownership.take_over_blind([owner.ownership.held.index(0)], B, NOW, [])
+    assert steps_of_a_round() >= 4
+
+
 def test_an_acknowledged_frame_needs_no_garbage_collector() -> None:
     owner = Peer(A)
     owner.ownership.start([SHARD])
