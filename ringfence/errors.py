@@ -4,7 +4,7 @@ A check that is over its limit is a `Decision`, never an error. This module impo
 package, so that every other module may import it. Details are attributes of the error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "AccessDenied",
@@ -19,7 +19,14 @@ __all__ = [
 
 
 class RingfenceError(Exception):
-    """Base class of all errors that this package raises intentionally."""
+    """Base class of all errors that this package raises intentionally.
+
+    All of them can be copied and pickled, for example by a pool of processes.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without the constructor: its parameters are often not the message.
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class ConfigError(RingfenceError):
@@ -63,3 +70,11 @@ class UntrustedPeer(ConfigError):
     Either `ca` or `server_name` is wrong, or another server answers at this address. An expired
     certificate raises `PeerUnavailable` instead, because another node may answer.
     """
+
+
+def _restored(
+    kind: type[RingfenceError], args: Sequence[object], attributes: Mapping[str, object]
+) -> RingfenceError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error

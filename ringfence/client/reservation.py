@@ -1,7 +1,7 @@
 """Reservations: units that a request spends in advance, because its real cost is known later."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from ringfence import runtime
 from ringfence.client.decider import Decider
@@ -11,6 +11,7 @@ from ringfence.client.requests.dispatcher import Dispatcher, require_chargeable
 from ringfence.client.requests.request_rows import spent_matches
 from ringfence.client.requests.targets import Target
 from ringfence.client.slots.acquire import UNDO_WITHIN
+from ringfence.errors import RingfenceError
 from ringfence.wire import BY_POLICY, Op
 
 __all__ = ["Reservation", "reserve"]
@@ -65,13 +66,21 @@ async def reserve(
     decision = (await dispatcher.ask(Op.CHECK, [target], [cost], timeout))[0]
     reservation = Reservation(decision, cost)
     spent = spent_matches(target.match(decider.rules), decision)
-    try:
-        yield reservation
-    finally:
+
+    async def settle() -> None:
         more = reservation.cost - reservation.reserved
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             if more > 0:
                 await dispatcher.ask(Op.CHARGE, [target], [more], timeout)
             elif more < 0:
-                age_ns = max(0, round((decider.time() - asked_at) * 1e9))
-                await dispatcher.ask_matches(Op.REFUND, spent, -more, age_ns)
+                await dispatcher.refund(spent, decision, -more, asked_at)
+
+    try:
+        yield reservation
+    except GeneratorExit:  # The limiter was closed in the block, so nobody can be asked.
+        raise
+    except BaseException:
+        with suppress(RingfenceError):  # The caller gets the error of the block.
+            await settle()
+        raise
+    await settle()

@@ -117,9 +117,13 @@ class RateLimits:
         return policy
 
     async def admit_by_defaults(self, state: RequestState) -> Refusal | None:
-        """Check one request against the default limits, unless its endpoint is exempt."""
-        if self.is_exempt(state):
+        """Check one request against the default limits, once, unless its endpoint is exempt.
+
+        A request of a mounted application passes the middlewares of both applications.
+        """
+        if self in state.passed or self.is_exempt(state):
             return None
+        state.passed.append(self)
         return await self.admit(self.policy, state)
 
     def is_exempt(self, state: RequestState) -> bool:

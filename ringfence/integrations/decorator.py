@@ -74,7 +74,7 @@ def limited(
         raise ConfigError(f"when_denied must be raise, wait or return, got {when_denied!r}")
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
-        full_name = name or f"{function.__module__}.{function.__qualname__}"
+        full_name = name or _full_name(function)
         for setting, value in (("key", key), ("descriptors", descriptors), ("cost", cost)):
             if callable(value):
                 require_arguments_of(setting, value, function)
@@ -100,10 +100,10 @@ def limited(
                 return cast(_Result, default)
             raise OverLimit(f"a call of {full_name}", decision)
 
-        if inspect.isasyncgenfunction(function):
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(
-                f"{full_name} is an asynchronous generator, which has nowhere to wait for its "
-                "check; limit the function that iterates over it"
+                f"{full_name} is a generator, which runs only after the call that is limited; "
+                "limit the function that iterates over it"
             )
         if inspect.iscoroutinefunction(function):
             run = cast(Callable[_Params, Awaitable[object]], function)
@@ -159,6 +159,15 @@ async def _held(limiter: _Limiter, decision: Decision) -> AsyncIterator[None]:
             await ask(limiter, release)
 
 
+def _full_name(function: Callable[..., object]) -> str:
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except AttributeError:
+        raise ConfigError(
+            f"{function!r} has no name, so give its counter one: @limited(..., name='send')"
+        ) from None
+
+
 def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
     if isinstance(limiter, Limiter | BlockingLimiter):
         return limiter
@@ -199,9 +208,8 @@ def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tup
     for each in names:
         if each not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
-            raise ConfigError(
-                f"key must be a parameter of {function.__qualname__} ({known}), got {each!r}"
-            )
+            owner = getattr(function, "__qualname__", function)
+            raise ConfigError(f"key must be a parameter of {owner} ({known}), got {each!r}")
 
     def read(*args: object, **kwargs: object) -> tuple[str, ...]:
         if not names:

@@ -22,7 +22,7 @@ from fastapi import Depends, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -80,10 +80,15 @@ class ViewLimit:
         self._policies: dict[str, Policy] = {}
         self._policy("")  # Raises for invalid settings now.
 
-    async def __call__(self, request: Request) -> Decision | None:
-        """Check the request against the limit; return the decision, or raise `TooManyRequests`."""
-        await self._limits.require(self._policy(_name(request)), request)
-        return decision_of(request.scope)
+    async def __call__(self, connection: HTTPConnection) -> Decision | None:
+        """Check a request against the limit; return the decision, or raise `TooManyRequests`.
+
+        WebSockets, which a dependency of a router or an application gets too, are not limited.
+        """
+        if not isinstance(connection, Request):
+            return None
+        await self._limits.require(self._policy(_name(connection)), connection)
+        return decision_of(connection.scope)
 
     def _policy(self, name: str) -> Policy:
         """Return the policy of a route. Each route has its own counters unless `scope` names shared
@@ -183,7 +188,7 @@ def _depending(function: _Route, view_limit: ViewLimit) -> _Route:
             f"@limits.limit must stand above a plain or async function, got {function!r}; limit "
             "other routes by dependencies=[limits.depends(...)]"
         )
-    shown = inspect.signature(function)
+    shown = _signature(function)
     name = "ringfence_decision"
     while name in shown.parameters:  # Another limit of this route uses it.
         name += "_"
@@ -272,3 +277,12 @@ def _is_limited(dependant: Dependant) -> bool:
     return isinstance(call, ViewLimit) or any(
         [_is_limited(each) for each in dependant.dependencies]
     )
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    """Return the signature with evaluated annotations, because FastAPI cannot evaluate those of a
+    wrapped function in every version."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:  # A name of type checkers only, or one that is defined later.
+        return inspect.signature(function)

@@ -29,8 +29,11 @@ from contextlib import (
     suppress,
 )
 from functools import partial, wraps
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from cryptography.hazmat.backends import default_backend
 
 from ringfence.client.blocking.open_limiter import LimiterLost, OpenLimiter
 from ringfence.client.connect import RulesSource, connected, local_limiter
@@ -338,6 +341,7 @@ def connect(
     waits at most `connect_timeout` seconds for a node. Later calls do not wait for a first node:
     they raise at once with `raise_on_outage`.
     """
+    _import_all()
     open_with = partial(
         connected,
         url,
@@ -352,6 +356,13 @@ def connect(
         partial(open_with, must_answer=False),
         enter=partial(open_with, must_answer=raise_on_outage),
     )
+
+
+def _import_all() -> None:
+    """Import now what the first call would import: if the process forked during that call in
+    another thread, the child could never import it."""
+    import_module("ringfence.transport.udp.udp_caller_loop")
+    default_backend()
 
 
 def local(

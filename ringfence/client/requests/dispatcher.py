@@ -27,7 +27,7 @@ from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
 from ringfence.rules import Match, OnFailure, Rule
 from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.transport.addresses import format_address
-from ringfence.wire import BY_POLICY, Batch, Op, Results
+from ringfence.wire import BY_POLICY, Batch, Op, Results, Source, empty_results
 
 __all__ = ["Dispatcher", "require_chargeable"]
 
@@ -146,6 +146,24 @@ class Dispatcher:
     ) -> list[Decision]:
         """Apply the operation `op` to the given counters, without matching rules again."""
         return (await self._decide(op, [matches], [cost], None, age_ns=age_ns))[0]
+
+    async def refund(
+        self, spent: Sequence[Match | None], decision: Decision, units: int, asked_at: float
+    ) -> None:
+        """Refund units of the counters that a decision has charged at the time `asked_at`.
+
+        Units that only `on_failure: local` has counted are refunded in this process: a node that
+        answers again has never counted them.
+        """
+        places = [at for at, each in enumerate(decision.statuses) if each.source is Source.LOCAL]
+        if places and len(spent) == len(decision.statuses):
+            local = RequestRows(Op.CHECK, [[spent[at] for at in places]], [units]).batch
+            results = empty_results(len(local))
+            results.sources = [Source.LOCAL] * len(local)
+            self._decider.refund(local, range(len(local)), results, asked_at)
+            spent = [None if at in places else match for at, match in enumerate(spent)]
+        age_ns = max(0, round((self._decider.time() - asked_at) * 1e9))
+        await self.ask_matches(Op.REFUND, spent, units, age_ns)
 
     async def _ask_owners(
         self,

@@ -43,6 +43,8 @@ class RequestState(Struct):
     decisions: list[Decision] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
     """Open charges, which the response may still change."""
+    passed: list[object] = field(default_factory=list)
+    """Owners of the middlewares that have checked the request."""
     has_failed: bool = False
     """Whether a limiter failed, so that the request was allowed."""
     reported_cost: int | None = None

@@ -25,6 +25,10 @@ def _is_text(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_name(value: object) -> bool:
+    return _is_text(value) and value != ""
+
+
 def _is_function(value: object) -> bool:
     return value is None or callable(value)
 
@@ -62,7 +66,7 @@ def _is_duration(value: object) -> bool:
 
 
 _CHECKS: Mapping[str, tuple[_Test, str]] = {
-    "domain": (_is_text, "the name of a domain of the rules, such as 'api'"),
+    "domain": (_is_name, "the name of a domain of the rules, such as 'api'"),
     "limit": (_is_limit, "'5/minute', a Limit, a list of these, or a function of the request"),
     "scope": (_is_text, "text, such as 'search'"),
     "namespace": (lambda value: isinstance(value, str), "text, such as 'shop'"),

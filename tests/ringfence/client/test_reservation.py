@@ -6,9 +6,20 @@ import trio
 import ringfence
 from ringfence import ConfigError
 from ringfence.client.decision import UNDECIDED, decide
+from ringfence.client.limiter import Limiter
 from ringfence.client.reservation import Reservation
 from ringfence.rules import RuleSet
-from tests.ringfence.client.limiters import MINUTE, SECOND, HandClock, described, left, limiter_of
+from ringfence.wire import Request, Source
+from tests.ringfence.client.cluster.town import town
+from tests.ringfence.client.limiters import (
+    MINUTE,
+    SECOND,
+    HandClock,
+    described,
+    left,
+    limiter_of,
+    rules_of,
+)
 
 USER = {"user": "a"}
 HUNDRED = described("user", 100)
@@ -88,6 +99,41 @@ async def test_a_cancelled_block_is_settled():
                 await trio.sleep_forever()
 
         assert await left(limiter, **USER) == 90
+
+
+async def test_the_caller_gets_the_error_of_the_block_although_no_node_can_be_asked(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined(), raise_on_outage=True)
+
+        async def fail():
+            async with limiter.reserve("d", USER, cost=5) as reservation:
+                t.crash("a", "b", "c")
+                reservation.cost = 1
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+
+
+async def test_units_that_were_counted_in_an_outage_are_not_refunded_by_a_node(autojump_clock):
+    limit = {"requests_per_unit": 100, "unit": "minute", "on_failure": "local"}
+    async with town() as t:
+        t.change_rules(rules_of({"key": "user", "rate_limit": limit}))
+        limiter = Limiter(await t.joined())
+        for node in t.nodes.values():
+            node.mute = (Request,)
+
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            assert reservation.decision.source is Source.LOCAL
+            for node in t.nodes.values():
+                node.mute = ()
+            await limiter.check("d", USER, 50)
+            reservation.cost = 0
+
+        assert await left(limiter, **USER) == 50
+        for node in t.nodes.values():
+            node.mute = (Request,)
+        assert await left(limiter, **USER) == 100
 
 
 async def test_every_limit_of_the_request_gets_the_difference():

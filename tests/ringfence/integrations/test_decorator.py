@@ -297,12 +297,24 @@ def test_a_callback_that_returns_no_limiter_is_an_error(limiter):
         greet("ann")
 
 
-def test_an_asynchronous_generator_cannot_be_limited(limiter):
+def test_a_generator_cannot_be_limited(limiter):
     async def numbers():
         yield 1
 
-    with pytest.raises(ConfigError, match="limit the function that iterates"):
-        limited(limiter, "1/s")(numbers)
+    def letters():
+        yield "a"
+
+    for each in (numbers, letters):
+        with pytest.raises(ConfigError, match="limit the function that iterates"):
+            limited(limiter, "1/s")(each)
+
+
+def test_a_callable_without_a_name_needs_the_name_of_its_counter(limiter):
+    work = partial(sum, [1, 2])
+
+    with pytest.raises(ConfigError, match=r"has no name, so give .* name='send'"):
+        limited(limiter, "1/s")(work)
+    assert limited(limiter, "1/s", name="sum")(work)() == 3
 
 
 @pytest.mark.parametrize("setting", ["key", "cost", "descriptors"])

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import anyio
 import pytest
-from fastapi import APIRouter, Body, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Body, FastAPI, HTTPException, Request, Response, WebSocket
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 
@@ -313,3 +313,43 @@ async def test_an_exempt_route_has_only_its_own_limit() -> None:
     paths = app.openapi()["paths"]
     assert "429" not in paths["/above"]["get"]["responses"]
     assert "429" in paths["/other"]["get"]["responses"]
+
+
+def test_a_limit_of_the_application_leaves_websockets_alone() -> None:
+    limits = RateLimits(local_limiter)
+    app = FastAPI(dependencies=[limits.depends("1/hour")])
+    limits.install(app)
+
+    @app.get("/page")
+    async def page() -> str:
+        return "page"
+
+    @app.websocket("/ws")
+    async def talk(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text("hello")
+        await socket.close()
+
+    with TestClient(app) as client:
+        for _ in range(2):
+            with client.websocket_connect("/ws") as socket:
+                assert socket.receive_text() == "hello"
+        assert [client.get("/page").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_mounted_application_with_the_same_limits_counts_each_request_once() -> None:
+    limits = RateLimits(local_limiter, limit="10/hour", template=lambda refusal: "later")
+    app, mounted = FastAPI(), FastAPI()
+    for each in (app, mounted):
+        limits.install(each)
+    app.mount("/sub", mounted)
+
+    @mounted.get("/page", dependencies=[limits.depends("2/hour")])
+    async def page() -> str:
+        return "page"
+
+    with TestClient(app) as client:
+        answers = [client.get("/sub/page") for _ in range(3)]
+        assert [each.status_code for each in answers] == [200, 200, 429]
+        assert answers[2].text == "later"
+        assert ";r=6;" in client.get("/none").headers["RateLimit"]

@@ -36,6 +36,18 @@ def in_child(call):
     return os.waitstatus_to_exitcode(status) == 0
 
 
+def test_the_first_call_imports_nothing_because_a_fork_meanwhile_would_break_the_import():
+    ended = run_python(
+        "import sys, ringfence.blocking\n"
+        "limiter = ringfence.blocking.connect('ringfence://127.0.0.1:9', connect_timeout=0.2)\n"
+        "before = {*sys.modules}\n"
+        "limiter.check_limit('1/second', 'a')\n"
+        "print(sorted({*sys.modules} - before))\n"
+    )
+
+    assert ended.stdout == "[]\n", ended.stderr
+
+
 @forks
 def test_a_forked_child_starts_its_own_and_leaves_its_parents_alone():
     with local(RULES) as limiter:

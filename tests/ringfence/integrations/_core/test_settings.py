@@ -42,6 +42,7 @@ def test_plain_asgi_and_wsgi_import_no_framework() -> None:
     ("options", "words"),
     [
         ({"domain": 5}, "domain must be the name of a domain.*, got 5"),
+        ({"domain": ""}, "domain must be the name of a domain.*, got ''"),
         ({"limit": 5}, "limit must be '5/minute'.*, got 5"),
         ({"limit": b"5/m"}, "limit must be .*, got b'5/m'"),
         ({"limit": ["5/m", 5]}, "limit must be '5/minute'.*, got .'5/m', 5."),
