@@ -29,6 +29,8 @@ from gossip.timers import Due, Timer, Timers
 __all__ = ["Membership"]
 
 _FAR_FUTURE = (1 << 62) - 1
+_REMOTE_RECEIVERS = 10
+"""Members of other data centers that get the record of the last member of a data center."""
 
 
 class Membership:
@@ -273,8 +275,12 @@ class Membership:
             self._outbox.send_records(record.address, record, self.me)
 
     def _send_own_record(self) -> None:
-        for name in self._table.local_dc:
-            self._outbox.send_records(self._table.records[name].address, self.me)
+        """Send this member's record to its data center, and to others if no member stays here."""
+        names, records = [*self._table.local_dc], self._table.records
+        if all([records[name].status is Status.LEAVING for name in names]):
+            names += self._table.remote_dc.draw(_REMOTE_RECEIVERS, self._random)
+        for name in names:
+            self._outbox.send_records(records[name].address, self.me)
 
     def _notice_lag(self, now: int) -> None:
         """Reset probes and suspicions if this process was paused."""

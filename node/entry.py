@@ -1,6 +1,7 @@
 """Entry point of the `ringfence` command, which names a missing package and how to install it."""
 
 import gc
+import os
 import sys
 
 __all__ = ["defer_garbage_collection", "main"]
@@ -18,6 +19,7 @@ def defer_garbage_collection() -> None:
 def main() -> None:
     """Run the `ringfence` command line."""
     defer_garbage_collection()
+    _open_closed_streams()
     try:
         from node.cli.command import main as run
     except ModuleNotFoundError as error:
@@ -29,7 +31,17 @@ def main() -> None:
             "or 'ringfence[node]' where it is published\n"
         )
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("ringfence: interrupted\n")
+        sys.exit(130)
     run()
+
+
+def _open_closed_streams() -> None:
+    """Discard the output if the parent process has closed it; Python has no stream for it then."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # In this order, each gets the number of its stream.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for good
 
 
 if __name__ == "__main__":

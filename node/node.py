@@ -68,6 +68,8 @@ _FETCH_PATIENCE = 30.0
 millions of counters."""
 _LINGER = 1.0
 """Seconds that a node keeps forwarding after it has transferred all shards."""
+_LAST_COUNTS = 2.0
+"""Most seconds in which the last node of a data center sends its counts to the others."""
 
 
 class Node:
@@ -246,7 +248,10 @@ class Node:
             patience, handoff = self.settings.drain_timeout, self.shards.handoff
             is_alone = not cluster.has_local_peer
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
-            if is_alone or self.shards.ownership.is_empty:
+            is_last = is_alone or cluster.is_datacenter_leaving
+            if is_last:
+                await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
+            if is_last or self.shards.ownership.is_empty:
                 gossip.left()
                 if cluster.ring.members:
                     # Clients with an older view still ask here, and no event marks the last one.

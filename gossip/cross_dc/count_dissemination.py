@@ -59,12 +59,18 @@ class CountDissemination:
             self._changed.popitem(last=False)
 
     def take_due(
-        self, read: Callable[[Sequence[bytes]], Sequence[KeyCounts]], most: int, now: int
+        self,
+        read: Callable[[Sequence[bytes]], Sequence[KeyCounts]],
+        most: int,
+        now: int,
+        *,
+        are_all_due: bool = False,
     ) -> list[tuple[bytes, list[int], int]]:
         """Remove and return the keys whose counts must be sent now, those nearest to their limit
         first.
 
-        Each row has the key, its counts, and the time since which it waits. The caller reports the
+        With `are_all_due`, no key waits longer, because this node stops. Each row has the key, its
+        counts, and the time since which it waits. The caller reports the
         result for each key by `on_acknowledged` or `on_lost`.
         """
         keys = list(self._changed)
@@ -77,7 +83,9 @@ class CountDissemination:
             unsent = sum(counts.cells[1::2]) - self._acknowledged_units(key, counts.cells)
             ceiling = max(1, counts.ceiling)
             is_near = counts.used * _NEAR >= ceiling * (_NEAR - 1)
-            is_due = is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
+            is_due = (
+                are_all_due or is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
+            )
             if is_due:
                 found.append((-counts.used / ceiling, key, counts.cells, since))
         found.sort(key=lambda each: each[:2])

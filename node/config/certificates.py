@@ -15,6 +15,7 @@ from ringfence.transport.tls.certificates import (
     ClientTls,
     ServerTls,
     expires_at,
+    is_signed_by,
     load_client_tls,
     load_server_tls,
     node_server_name,
@@ -71,6 +72,11 @@ def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, Se
             *(keys.certificate, _within(keys, certificate)),
         )
     client = load_client_tls(keys.ca, now, by_node_name=has_own_name and not is_changing)
+    if not is_signed_by(server.certificate_pem, client.ca_pem):
+        raise ConfigError(
+            f"{certificate}: the certificate must be signed by the authority in {keys.ca}, which "
+            "did not sign it, so nobody could connect; copy both files from the same key folder"
+        )
     return client, server
 
 

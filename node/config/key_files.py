@@ -16,7 +16,7 @@ from node.config.access import KeyDir
 from node.config.private_files import locked, replace_private, write_private
 from node.config.token_editor import record, token_names, with_record, without_record
 from ringfence.errors import ConfigError
-from ringfence.settings.token_file import Scope
+from ringfence.settings.token_file import Scope, require_scopes_of_domains
 from ringfence.transport.tls.certificate_authority import issue, new_authority
 from ringfence.transport.tls.certificates import (
     ServerTls,
@@ -175,6 +175,8 @@ def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
     """
     key_dir = KeyDir(directory)
     name, scopes = _parse_token(text, "the token")
+    if domains:
+        require_scopes_of_domains(name, scopes)
     with locked(directory):
         before, known = _read_tokens(key_dir)
         if name in known:

@@ -47,6 +47,8 @@ _KEYS_PER_MESSAGE = 1000
 _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
 
+_LAST_PAUSE = 0.05
+"""Seconds between two messages of a node that stops."""
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 """Key, counts per window, and the time since which they wait to be sent."""
 
@@ -181,8 +183,20 @@ class CrossDcCounts:
                 digest_at = runtime.current_time() + _DIGEST_EVERY
                 self.send_digests()
 
-    def flush(self) -> None:
-        """Send changed counts to other data centers, and request lost counts from them."""
+    async def send_all(self, patience: float) -> None:
+        """Send all waiting counts, because this node is the last one of its data center to stop;
+        return when they are acknowledged, or after `patience` seconds."""
+        to_send = self._keys.to_send
+        with runtime.move_on_after(patience):
+            while self._in_flight or any(len(to_send[name]) for name in self._keys.others):
+                self.flush(are_all_due=True)
+                await runtime.sleep(_LAST_PAUSE)
+
+    def flush(self, *, are_all_due: bool = False) -> None:
+        """Send changed counts to other data centers, and request lost counts from them.
+
+        A count that has changed little waits for further changes, unless `are_all_due` is set.
+        """
         now, clock = self._uptime(), self._clock()
         others = {name: self._view.ring(name) for name in self._keys.others}
         self._recovery.ask(self._view.ring(self._datacenter), others)
@@ -197,7 +211,7 @@ class CrossDcCounts:
                 continue
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
             for key, cells, since in dissemination.take_due(
-                self._read_counts, _KEYS_PER_ROUND, now
+                self._read_counts, _KEYS_PER_ROUND, now, are_all_due=are_all_due
             ):
                 shard = shard_of(key)
                 owner = ring.owner(shard)

@@ -122,6 +122,16 @@ class ClusterView:
             for record in self._membership.records.values()
         )
 
+    @property
+    def is_datacenter_leaving(self) -> bool:
+        """Whether all other members of this data center leave, or have left, voluntarily."""
+        datacenter, me = self._node.settings.datacenter, self._node.name
+        return all(
+            record.status in (Status.LEAVING, Status.LEFT)
+            for record in self._membership.records.values()
+            if record.datacenter == datacenter and record.name != me
+        )
+
     def report_unreachable(self, name: str) -> None:
         """Probe a member immediately, because the link to it was lost."""
         if self.gossip is not None:

@@ -1,5 +1,6 @@
 """Reader of `tokens.toml`: digests, scopes and domains of the clients' tokens."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -10,7 +11,7 @@ from msgspec import Struct
 from ringfence.errors import ConfigError
 from ringfence.settings.validation_errors import describe_error
 
-__all__ = ["Scope", "TokenEntry", "load_token_file"]
+__all__ = ["Scope", "TokenEntry", "load_token_file", "require_scopes_of_domains"]
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
@@ -67,6 +68,16 @@ def load_token_file(path: Path) -> dict[str, TokenEntry]:
         raise ConfigError(f"{path}: cannot be read: {error}; {_FIX}") from error
 
 
+def require_scopes_of_domains(name: str, scopes: Iterable[Scope]) -> None:
+    """Raise `ConfigError` if a token that is restricted to domains has a scope that is not."""
+    for scope in scopes:
+        if scope in (Scope.OBSERVE, Scope.ADMIN):
+            raise ConfigError(
+                f"token {name!r}: the scope {scope} is valid for all domains, so a token with "
+                "domains must not have it; make two tokens, or remove the domains"
+            )
+
+
 def _convert(value: object, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.convert(value, kind)
@@ -91,4 +102,6 @@ def _entry(name: str, value: object) -> TokenEntry:
             f"{len(record.digest)} characters"
         )
     domains = None if record.domains is None else frozenset(record.domains)
+    if domains is not None:
+        require_scopes_of_domains(name, record.scopes)
     return TokenEntry(digest, frozenset(record.scopes), domains)

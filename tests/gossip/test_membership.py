@@ -117,6 +117,17 @@ def test_a_leave_is_sent_to_the_local_data_center_at_once(core, record):
     assert not member.me.is_placed
 
 
+def test_the_last_member_of_a_data_center_reports_its_leave_to_others(core, record):
+    member = core("a")
+    others = [record(f"n{number}", datacenter="dc2") for number in range(40)]
+    deliver(member, *others, record("gone", status=Status.LEFT))
+
+    for effects in (member.leave(0), member.left(1)):
+        reported = {effect.to for effect in effects if isinstance(effect, Send)}
+        assert 1 < len(reported) <= 10
+        assert reported <= {each.address for each in others}
+
+
 def test_a_member_that_has_left_sends_and_accepts_nothing(core, record):
     member = core("a")
     deliver(member, record("b"))

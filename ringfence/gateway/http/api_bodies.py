@@ -376,7 +376,9 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
             "\\ud800 without its second half"
         )
     if place.endswith("[...]") and what.startswith("Expected `str`"):
-        return f"{place.removesuffix('[...]')} must have text values, got {what.split('`')[3]}"
+        _, is_long, most = what.partition("of length <= ")
+        wanted = f" of at most {most} characters" if is_long else f", got {what.split('`')[3]}"
+        return f"{place.removesuffix('[...]')} must have text values{wanted}"
     if place == "slots":
         return f"{SLOTS_WANTED}; send it as it was received"
     if place == "key" and "`array`" in what:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -26,6 +27,7 @@ __all__ = [
     "ServerTls",
     "check_server_tls",
     "expires_at",
+    "is_signed_by",
     "load_client_tls",
     "load_server_tls",
     "names_in",
@@ -164,6 +166,24 @@ def expires_at(certificates_pem: bytes) -> float:
     """Return the earliest expiry of the given certificates, as Unix time in seconds."""
     certificates = x509.load_pem_x509_certificates(certificates_pem)
     return min([certificate.not_valid_after_utc.timestamp() for certificate in certificates])
+
+
+def is_signed_by(certificates_pem: bytes, authorities_pem: bytes | None) -> bool:
+    """Whether one of the authorities has signed a certificate, or an intermediate one beside it.
+    Without authorities, nothing is verified."""
+    if authorities_pem is None:
+        return True
+    authorities = x509.load_pem_x509_certificates(authorities_pem)
+    certificates = x509.load_pem_x509_certificates(certificates_pem)
+    return any(_is_issued_by(each, other) for each in certificates for other in authorities)
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -77,6 +77,14 @@ def test_a_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     assert (completed.returncode, completed.stderr) == (0, b"")
 
 
+def test_a_command_runs_without_any_open_stream() -> None:
+    command = f"{sys.executable} -m node.entry --version <&- >&- 2>&-"
+
+    completed = subprocess.run(["sh", "-c", command], cwd=ROOT, timeout=90, check=False)
+
+    assert completed.returncode == 0
+
+
 @pytest.mark.parametrize(
     "words", [["rules", "check", "FILE"], ["rules", "check", "FILE", "--json"]]
 )

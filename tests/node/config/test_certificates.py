@@ -93,6 +93,17 @@ def test_a_shared_certificate_is_rejected_as_the_certificate_of_one_node(tmp_pat
         load_node_tls(keys, "c", NOW)
 
 
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    keys, others = create_keys(tmp_path / "keys", "a"), create_keys(tmp_path / "others", "a")
+    both = keys.ca.read_bytes() + others.ca.read_bytes()
+    keys.ca.write_bytes(others.ca.read_bytes())
+
+    with pytest.raises(ConfigError, match=r"must be signed by the authority in .*ca\.pem"):
+        load_node_tls(keys, "a", NOW)
+    keys.ca.write_bytes(both)  # As while the authority is rotated.
+    load_node_tls(keys, "a", NOW)
+
+
 def test_the_error_for_a_missing_certificate_explains_how_to_create_one(tmp_path: Path) -> None:
     keys = create_keys(tmp_path / "keys", "b")
 

@@ -361,6 +361,8 @@ def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             add_token(keys.path, text)
+    with pytest.raises(ConfigError, match="token 'new': the scope observe is valid for all"):
+        add_token(keys.path, "new:check,observe", ["api"])
     with pytest.raises(ConfigError, match="got 'ap'; known are app, operator"):
         revoke_token(keys.path, "ap")
     with pytest.raises(ConfigError, match="nowhere: cannot be opened"):

@@ -122,6 +122,27 @@ async def test_a_check_that_is_refunded_at_once_counts_in_no_other_data_center(
         assert seen == [600] * 2
 
 
+@pytest.mark.parametrize("are_together", [True, False])
+async def test_a_data_center_that_stops_leaves_its_counts_to_the_others_and_no_dead_member(
+    autojump_clock: MockClock, are_together: bool
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        keys = [str(number) for number in range(30)]
+        for key in keys:
+            assert (await there.check("api", {"fixed": key}, 5)).allowed
+        async with trio.open_nursery() as nursery:
+            for name in ("u1", "u2"):
+                nursery.start_soon(w.stop, name)
+                await trio.sleep(0 if are_together else 10)
+        await trio.sleep(1)
+
+        left = [(await here.peek("api", {"fixed": key})).remaining for key in keys]
+        assert left == [595] * 30
+        statuses = {n: r.status for n, r in w.nodes["e1"].membership.records.items()}
+        assert statuses["u1"] is statuses["u2"] is Status.LEFT
+        assert w.nodes["e2"].membership.datacenters_left == {"us"}
+
+
 async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: MockClock) -> None:
     async with two_datacenters() as (w, here, there):
         before = await both(here, there, "fixed", 50, 1.0)

@@ -50,6 +50,10 @@ def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
         ),
         (f'digest = "{DIGEST}"\nscopes = ["read"]', "got 'read'"),
         (
+            f'digest = "{DIGEST}"\nscopes = ["check", "admin"]\ndomains = ["api"]',
+            "token 'app': the scope admin is valid for all domains",
+        ),
+        (
             f'digest = "{DIGEST}"\nscopes = []\ndomain = "x"',
             "token 'app': unknown setting 'domain'; did you mean 'domains'?",
         ),

@@ -290,6 +290,10 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
             {"domain": "api", "descriptors": [{"client": 7}]},
             "descriptors[0] must have text values, got int",
         ),
+        (
+            {"domain": "api", "descriptors": [{"client": "x" * 8193}]},
+            "descriptors[0] must have text values of at most 8192 characters",
+        ),
         ({"limit": "5 a minute", "key": ["x"]}, "limit"),
         ({"limit": "5/minute", "key": []}, "key"),
         ({"checks": []}, "checks"),
