@@ -249,19 +249,20 @@ class Node:
             is_alone = not cluster.has_local_peer
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
             is_last = is_alone or cluster.is_datacenter_leaving
-            if is_last:
-                await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
-            if is_last or self.shards.ownership.is_empty:
-                gossip.left()
-                if cluster.ring.members:
-                    # Clients with an older view still ask here, and no event marks the last one.
-                    await runtime.sleep(min(_LINGER, patience))
-            elif keys := len(self.shards.engine):
+            is_empty, keys = self.shards.ownership.is_empty, len(self.shards.engine)
+            if keys and not (is_empty or is_alone):
                 logger.warning(
                     "node %s stops before other members have fetched its counters: keys=%d; "
                     "standbys use their replicas",
                     *(self.name, keys),
                 )
+            if is_last:
+                await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
+            if is_last or is_empty:
+                gossip.left()
+                if cluster.ring.members:
+                    # Clients with an older view still ask here, and no event marks the last one.
+                    await runtime.sleep(min(_LINGER, patience))
         await self._drain()
 
     async def _drain(self) -> None:

@@ -24,6 +24,7 @@ from ringfence import runtime
 from ringfence.limiter import Engine, EngineRule
 from ringfence.peering.link import Link
 from ringfence.rules import RuleSet
+from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.wire import (
     Digest,
     DigestMismatch,
@@ -46,7 +47,8 @@ _KEYS_PER_ROUND = 4000
 _KEYS_PER_MESSAGE = 1000
 _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
-
+_HOME_PATIENCE = 10.0
+"""Seconds after which a home without members is reported."""
 _LAST_PAUSE = 0.05
 """Seconds between two messages of a node that stops."""
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
@@ -86,6 +88,8 @@ class CrossDcCounts:
         self._split_datacenters = {datacenter}
         """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
+        self._has_changed = runtime.Event()
+        """Set when the rules or the members have changed."""
         self._has_others = runtime.Event()
         """Set once another data center has a member."""
         self._in_flight: set[NodeId] = set()
@@ -99,6 +103,7 @@ class CrossDcCounts:
     def set_rules(self, rules: RuleSet) -> None:
         """Use this rule set from now on."""
         self._rules = rules
+        self._has_changed.set()
         self._keys.set_rules(rules)
         self._engine.set_rules(self._engine_rules())
 
@@ -112,6 +117,7 @@ class CrossDcCounts:
         share.
         """
         old, self._view, self._routed = self._view, view, routed
+        self._has_changed.set()
         sharers = {*self._split_datacenters, *view.datacenters} - set(left) | {self._datacenter}
         if sharers != self._split_datacenters:
             self._split_datacenters = sharers
@@ -165,8 +171,28 @@ class CrossDcCounts:
     # -- sending -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send counts periodically until cancelled."""
-        await self._containment.supervise("cross_dc", self._send_rounds)
+        """Send counts periodically, and report homes without members, until cancelled."""
+        async with runtime.open_task_group() as nursery:
+            for task in (self._send_rounds, self._watch_homes):
+                nursery.start_soon(self._containment.supervise, "cross_dc", task)
+
+    async def _watch_homes(self) -> None:
+        """Log a warning when the home of a rule has had no member for a while."""
+        reported: set[str] = set()
+        while True:
+            await self._has_changed.wait()
+            await runtime.sleep(_HOME_PATIENCE)  # The members of a cluster start one by one.
+            self._has_changed = runtime.Event()
+            known = {*self._routed.datacenters, self._datacenter}
+            homes = {rule.home: rule for rule in self._rules.rules() if rule.scope == "home"}
+            missing = homes.keys() - known
+            for home in sorted(missing - reported):
+                logger.warning(
+                    "no member is in data center %r, which is the home of rules such as %s; their "
+                    "on_failure decides until a member joins there",
+                    *(home, place_of(homes[home].domain, homes[home].path)),
+                )
+            reported = missing
 
     async def _send_rounds(self) -> None:
         await self._has_others.wait()

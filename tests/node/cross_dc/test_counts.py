@@ -143,6 +143,24 @@ async def test_a_data_center_that_stops_leaves_its_counts_to_the_others_and_no_d
         assert w.nodes["e2"].membership.datacenters_left == {"us"}
 
 
+async def test_a_home_without_members_is_reported_once_until_a_member_joins_there(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with empty_world(rules=RULES) as w:
+        await w.start("e1", datacenter="eu")
+        await trio.sleep(30)
+        reports = [each for each in caplog.messages if "which is the home of" in each]
+        assert reports == [
+            "no member is in data center 'us', which is the home of rules such as api > home; "
+            "their on_failure decides until a member joins there"
+        ]
+        await w.start("u1", datacenter="us")
+        await trio.sleep(30)
+        await w.stop("u1")
+        await trio.sleep(30)
+        assert sum("which is the home of" in each for each in caplog.messages) == 2
+
+
 async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: MockClock) -> None:
     async with two_datacenters() as (w, here, there):
         before = await both(here, there, "fixed", 50, 1.0)
