@@ -229,9 +229,10 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
     elif decision.limit == 0:
         click.echo(f"denied: the limit {_limit(decision)} admits nothing")
     elif decision.retry_after is None:
-        click.echo(
-            f"denied permanently: cost {cost} is more than {_limit(decision)} ever admits at once"
-        )
+        is_part = decision.rule is not None and decision.rule.scope == "split"
+        most = f"one data center's part ({decision.limit}) of " if is_part else ""
+        limit = f"{most}{_limit(decision)}"
+        click.echo(f"denied permanently: cost {cost} is more than {limit} ever admits at once")
     else:
         click.echo(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")
     if not (decision.allowed or done):
