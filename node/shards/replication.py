@@ -30,8 +30,8 @@ _MAX_AGE_NS = 100_000_000
 """Time whose counts a crash may lose."""
 _KEYS_PER_STEP = 2000
 """Most changed keys that one step sends."""
-_BYTES_PER_STEP = 16_000
-"""Bytes of counters that one step should send. Without compiled tables, it takes about 2 ms when
+_BYTES_PER_STEP = 12_000
+"""Bytes of counters that one step should send. Without compiled tables, it takes up to 2 ms when
 these are logs of hits."""
 _ROUTED_KEYS_PER_STEP = 300
 """Most changed keys that one step sends while each key is routed on its own, which takes up to
