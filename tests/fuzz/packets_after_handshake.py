@@ -114,7 +114,7 @@ def run(data: bytes) -> int:
                 server.send(size)
         frames = [_frame(read, servers[0], rarity) for _ in range(1 + read.below(3))]
         payload = b"".join(frames).ljust(3, b"\x00")  # Header protection needs a sample.
-        number += (1, 1, 1, 1, 2, 40, 0, -1)[read.below(8)]
+        number = max(0, number + (1, 1, 1, 1, 2, 40, 0, -1)[read.below(8)])
         first = 0x18 if read.below(25) == 1 and _is_invalid(read, rarity) else 0x20 * read.below(2)
         length = (2, 2, 1, 3, 4)[read.below(5)]
         damage = read.below(30), read.below(256), read.below(256)
