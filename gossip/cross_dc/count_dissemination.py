@@ -70,8 +70,8 @@ class CountDissemination:
         first.
 
         With `are_all_due`, no key waits longer, because this node stops. Each row has the key, its
-        counts, and the time since which it waits. The caller reports the
-        result for each key by `on_acknowledged` or `on_lost`.
+        counts, and the time since which it waits. The caller reports the result for each key by
+        `on_acknowledged` or `on_lost`.
         """
         keys = list(self._changed)
         found: list[tuple[float, bytes, list[int], int]] = []

@@ -75,7 +75,7 @@ def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, Se
     if not is_signed_by(server.certificate_pem, client.ca_pem):
         raise ConfigError(
             f"{certificate}: the certificate must be signed by the authority in {keys.ca}, which "
-            "did not sign it, so nobody could connect; copy both files from the same key folder"
+            "did not sign it, so no client could connect; copy both files from the same key folder"
         )
     return client, server
 

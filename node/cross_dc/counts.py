@@ -50,7 +50,7 @@ _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _HOME_PATIENCE = 10.0
 """Seconds after which a home without members is reported."""
 _LAST_PAUSE = 0.05
-"""Seconds between two messages of a node that stops."""
+"""Seconds between two rounds of a node that stops."""
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 """Key, counts per window, and the time since which they wait to be sent."""
 
@@ -216,7 +216,9 @@ class CrossDcCounts:
         with runtime.move_on_after(patience):
             while self._in_flight or any(len(to_send[name]) for name in self._keys.others):
                 self.flush(are_all_due=True)
-                await runtime.sleep(_LAST_PAUSE)
+                await runtime.sleep(
+                    _LAST_PAUSE
+                )  # Answers arrive meanwhile; refused counts go again.
 
     def flush(self, *, are_all_due: bool = False) -> None:
         """Send changed counts to other data centers, and request lost counts from them.

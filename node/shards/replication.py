@@ -34,8 +34,8 @@ _BYTES_PER_STEP = 12_000
 """Bytes of counters that one step should send. Without compiled tables, it takes up to 2 ms when
 these are logs of hits."""
 _ROUTED_KEYS_PER_STEP = 300
-"""Most changed keys that one step sends while each key is routed on its own, which takes up to
-3 us."""
+"""Most changed keys that one step sends while each key is routed on its own, which takes some
+microseconds."""
 _FRAMES_PER_STANDBY = 256
 """Most unacknowledged frames of a standby; they bound the memory of its connection."""
 _FRAMES_OF_OTHER_ROUNDS = 4

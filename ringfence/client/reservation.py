@@ -77,7 +77,7 @@ async def reserve(
 
     try:
         yield reservation
-    except GeneratorExit:  # The limiter was closed in the block, so nobody can be asked.
+    except GeneratorExit:  # The limiter was closed in the block, so no node can be asked.
         raise
     except BaseException:
         with suppress(RingfenceError):  # The caller gets the error of the block.

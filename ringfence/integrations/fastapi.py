@@ -284,5 +284,5 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
     wrapped function in every version."""
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # A name of type checkers only, or one that is defined later.
+    except NameError:  # The name is defined later, or for type checkers only.
         return inspect.signature(function)

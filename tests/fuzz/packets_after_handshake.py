@@ -103,7 +103,7 @@ def run(data: bytes) -> int:
         _Server(is_fast=False),
     ]
     packets = 0
-    # In most histories, few packets end the connection: a handshake costs as much as 100 packets.
+    # In most histories, few packets end the connection: handshakes cost as much as 200 packets.
     rarity = (1, 8, 64, 200)[read.below(4)]
     number = servers[0].world.client.quic._packet_number
     while read and not servers[0].is_over:

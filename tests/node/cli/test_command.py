@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from node import entry
 from node.cli.command import ringfence
 from node.cli.common import log_to_stderr
 from tests.invocation import Run, refused
@@ -83,6 +84,24 @@ def test_a_command_runs_without_any_open_stream() -> None:
     completed = subprocess.run(["sh", "-c", command], cwd=ROOT, timeout=90, check=False)
 
     assert completed.returncode == 0
+
+
+def test_ctrl_c_before_the_commands_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "node.cli.command":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "node.cli.command", raising=False)
+    monkeypatch.setattr(entry, "defer_garbage_collection", lambda: None)
+
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+
+    assert (ended.value.code, capsys.readouterr().err) == (130, "ringfence: interrupted\n")
 
 
 @pytest.mark.parametrize(

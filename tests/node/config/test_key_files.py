@@ -353,16 +353,15 @@ def test_invalid_token_changes_leave_the_file_unchanged(tmp_path: Path) -> None:
     (keys.path / "old.token").write_text("precious", "ascii")
     before = {path: path.read_bytes() for path in keys.path.iterdir()}
 
-    for text, message in (
-        ("app:check", r"got 'app'; `ringfence keys revoke-token .* app` removes"),
-        ("new:chekc", "the token 'new:chekc': there is no scope 'chekc'"),
-        ("../x:check", "is not NAME:SCOPE"),
-        ("old:check", r"old\.token exists"),
+    for text, domains, message in (
+        ("app:check", [], r"got 'app'; `ringfence keys revoke-token .* app` removes"),
+        ("new:chekc", [], "the token 'new:chekc': there is no scope 'chekc'"),
+        ("../x:check", [], "is not NAME:SCOPE"),
+        ("old:check", [], r"old\.token exists"),
+        ("new:check,observe", ["api"], "token 'new': the scope observe is valid for all"),
     ):
         with pytest.raises(ConfigError, match=message):
-            add_token(keys.path, text)
-    with pytest.raises(ConfigError, match="token 'new': the scope observe is valid for all"):
-        add_token(keys.path, "new:check,observe", ["api"])
+            add_token(keys.path, text, domains)
     with pytest.raises(ConfigError, match="got 'ap'; known are app, operator"):
         revoke_token(keys.path, "ap")
     with pytest.raises(ConfigError, match="nowhere: cannot be opened"):

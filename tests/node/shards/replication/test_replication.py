@@ -356,18 +356,25 @@ def test_an_owner_charges_admissions_under_a_limit_that_is_in_no_rule(
     assert taken == limit
 
 
-def test_a_step_sends_fewer_keys_when_their_counters_are_long() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(600)]
-    owner.fill(*keys, hits=100)
+def rounds_of(owner: Peer, keys: list[bytes]) -> Callable[[], int]:
+    """Return a function that replicates all keys to an answering standby; it returns the steps."""
     replication, standby = replicating(owner)
 
-    def steps_of_a_round() -> int:
+    def replicate() -> int:
         owner.ownership.changed.update(keys)
         steps = sum(1 for _ in replication.send_changes())
         while standby.frames:
             standby.answer(Done(1))
         return steps
+
+    return replicate
+
+
+def test_a_step_sends_fewer_keys_when_their_counters_are_long() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(600)]
+    owner.fill(*keys, hits=100)
+    steps_of_a_round = rounds_of(owner, keys)
 
     steps_of_a_round()
     assert steps_of_a_round() > 5
@@ -380,14 +387,7 @@ def test_a_step_sends_fewer_keys_while_each_key_is_routed_because_a_shard_is_cov
     owner = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(1000)]
     owner.fill(*keys, hits=1)
-    replication, standby = replicating(owner)
-
-    def steps_of_a_round() -> int:
-        owner.ownership.changed.update(keys)
-        steps = sum(1 for _ in replication.send_changes())
-        while standby.frames:
-            standby.answer(Done(1))
-        return steps
+    steps_of_a_round = rounds_of(owner, keys)
 
     steps_of_a_round()
     assert steps_of_a_round() < 4
