@@ -8,7 +8,7 @@ standby must have different labels. `ring` chooses the labels.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mmh3 import mmh3_x64_128_utupledigest
 
@@ -17,16 +17,12 @@ from hashring.shards import SHARD_BITS, SHARDS
 
 __all__ = [
     "VNODES_PER_WEIGHT",
-    "Vnode",
     "first_vnode",
     "place_shards",
     "points_of",
     "sort_vnodes",
     "update_vnodes",
 ]
-
-Vnode = tuple[int, NodeId]
-"""Point of a vnode, and its member."""
 
 VNODES_PER_WEIGHT = 256
 """Number of vnodes per unit of weight.
@@ -39,6 +35,7 @@ With more than about a hundred members, the number of shards limits the balance.
 
 _SHARD_WIDTH = 64 - SHARD_BITS
 _RANK_BITS = 32
+_RANK_MASK = (1 << _RANK_BITS) - 1
 
 
 def points_of(member: Member) -> list[int]:
@@ -66,23 +63,34 @@ def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], lis
         point << _RANK_BITS | rank for rank, points in enumerate(points_by_rank) for point in points
     ]
     vnodes.sort()
-    mask = (1 << _RANK_BITS) - 1
-    return [vnode >> _RANK_BITS for vnode in vnodes], [vnode & mask for vnode in vnodes]
+    return [vnode >> _RANK_BITS for vnode in vnodes], [vnode & _RANK_MASK for vnode in vnodes]
 
 
 def update_vnodes(
-    points: "array[int]", names: list[NodeId], removed: Iterable[Vnode], added: Iterable[Vnode]
+    points: "array[int]",
+    names: list[NodeId],
+    removed: Mapping[NodeId, Iterable[int]],
+    added: Mapping[NodeId, Iterable[int]],
 ) -> "tuple[array[int], list[NodeId]]":
     """Return the sorted virtual nodes (vnodes) without those in `removed`, and with those in
-    `added`.
+    `added`, which are points by member.
 
     `points` and `names` are parallel lists, which are not modified. They must contain every vnode
     in `removed`. Cost: two look-ups for each changed vnode, and a copy of the other vnodes.
     """
-    changes = sorted([(*vnode, False) for vnode in removed] + [(*vnode, True) for vnode in added])
+    members = sorted({*removed, *added})
+    changes = [
+        (point << _RANK_BITS | rank) << 1 | is_new
+        for rank, name in enumerate(members)
+        for is_new, by_name in enumerate((removed, added))
+        for point in by_name.get(name, ())
+    ]
+    changes.sort()
     new_points, new_names = array("Q"), list[NodeId]()
     copied = 0
-    for point, name, is_new in changes:
+    for change in changes:
+        vnode, is_new = change >> 1, change & 1
+        point, name = vnode >> _RANK_BITS, members[vnode & _RANK_MASK]
         place = bisect_left(points, point, copied)
         while place < len(points) and points[place] == point and names[place] < name:
             place += 1

@@ -11,7 +11,7 @@ from typing import Self
 
 from hashring.errors import EmptyRing, MixedDatacenters, UnknownShard
 from hashring.member import Member, NodeId, by_name
-from hashring.placement import Vnode, first_vnode, points_of, sort_vnodes, update_vnodes
+from hashring.placement import first_vnode, points_of, sort_vnodes, update_vnodes
 from hashring.shards import SHARDS
 
 try:
@@ -74,7 +74,7 @@ class Ring:
         removed, added = _differing(before, sorted_members)
         if like is not None and len(removed) + len(added) <= len(sorted_members) // _MANY:
             points, names = update_vnodes(
-                like._points, like._name_by_vnode, _vnodes_of(removed), _vnodes_of(added)
+                like._points, like._name_by_vnode, _points_by_name(removed), _points_by_name(added)
             )
         else:
             sorted_points, ranks = sort_vnodes(points_of(member) for member in sorted_members)
@@ -163,5 +163,5 @@ def _differing(old: Sequence[Member], new: Sequence[Member]) -> tuple[set[Member
     return before - after, after - before
 
 
-def _vnodes_of(members: Iterable[Member]) -> list[Vnode]:
-    return [(point, member.name) for member in members for point in points_of(member)]
+def _points_by_name(members: Iterable[Member]) -> dict[NodeId, list[int]]:
+    return {member.name: points_of(member) for member in members}

@@ -11,6 +11,8 @@ from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
 from node.requests.sessions.caller import Caller, internal_refusal
 from node.shards.shard_counters import ShardCounters
+from node.shards.shard_steps import FEW_SHARDS
+from ringfence import runtime
 from ringfence.wire import (
     AskTakenOver,
     Copy,
@@ -26,7 +28,6 @@ from ringfence.wire import (
     TransferAck,
     TransferOffer,
     WindowCounts,
-    encode,
 )
 
 __all__ = ["PeerRequests"]
@@ -99,11 +100,13 @@ class PeerRequests:
 
     async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
-            payload = encode(await self._shards.handoff.answer(name, pull))
+            pulled = await self._shards.handoff.answer(name, pull)
             # The new owner does not have the subscriptions of clients.
             self._subscriptions.end_all_denials()
             self._handler.slots.call_all()
-            session.send_payload(payload)
+            if len(pull.shards) > FEW_SHARDS:
+                await runtime.checkpoint()  # Encoding the answer can take a millisecond.
+            session.send(pulled)
 
         if not await self._node.containment.run("pull", answer):
             self._node.counters.refused("internal")

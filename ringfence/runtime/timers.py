@@ -25,6 +25,11 @@ class Planned:
         """Cancel the scheduled call; this has no effect when the call was already made."""
         self.call = None
 
+    def run(self) -> None:
+        """Make the call, unless it was cancelled."""
+        if self.call is not None:
+            self.call()
+
 
 class Timers:
     """Queue of scheduled calls, in order of time; calls for the same time keep their order."""

@@ -28,8 +28,7 @@ class TrioTimedCalls:
             for call in calls:
                 call()
             for planned in self._timers.take_due(trio.current_time()):
-                if planned.call is not None:
-                    planned.call()
+                planned.run()
 
     def call_at(self, when: float, call: Callable[[], object]) -> Planned:
         """Schedule `call` for the instant `when`."""

@@ -33,6 +33,11 @@ def circle_of(vnodes):
     return array("Q", [point for point, _ in vnodes]), [name for _, name in vnodes]
 
 
+def points_by_name(vnodes):
+    """Return the positions of each member's vnodes, in any order."""
+    return {name: [point for point, each in vnodes if each == name] for _, name in vnodes}
+
+
 def two_labels_met(vnodes, label_of, shard):
     """Return the labels of the first vnode after a shard's start, and of the next distinct one."""
     vnodes = sorted(vnodes)
@@ -104,7 +109,9 @@ def test_the_first_member_by_name_owns_a_shared_position():
 def test_adding_and_removing_vnodes_keeps_the_full_sort_order(stay, removed, added):
     points, names = circle_of(stay + removed)
 
-    assert update_vnodes(points, names, removed, added) == circle_of(stay + added)
+    changes = points_by_name(removed), points_by_name(added)
+
+    assert update_vnodes(points, names, *changes) == circle_of(stay + added)
     assert (points, names) == circle_of(stay + removed)
 
 

@@ -9,6 +9,7 @@ from hashring import SHARDS, NodeId, Ring, mark
 __all__ = ["ShardSources", "has_more", "only_in"]
 
 _NO_MEMBERS = (None,) * SHARDS
+_ALL_SHARDS = (*range(SHARDS),)
 
 
 class ShardSources:
@@ -35,9 +36,10 @@ class ShardSources:
         if check_ring is not new:
             staying = {member.name for member in new.members}
             leaving = sorted([m.name for m in check_ring.members if m.name not in staying])
-        ours = self.ours = mark(new.owner_by_shard or _NO_MEMBERS, self._me)
-        for shard in [shard for shard in self.by_shard if not ours[shard]]:
-            del self.by_shard[shard]
+        before, ours = self.ours, mark(new.owner_by_shard or _NO_MEMBERS, self._me)
+        self.ours = ours
+        for shard in only_in(before, ours):
+            self.by_shard.pop(shard, None)
             self.standby_before.discard(shard)
         missing = only_in(ours, held)
         if not missing:
@@ -84,4 +86,4 @@ def only_in(some: bytes | bytearray, others: bytes | bytearray) -> list[int]:
     if some == others:
         return []
     marks = int.from_bytes(some) & ~int.from_bytes(others)
-    return [*compress(range(SHARDS), marks.to_bytes(SHARDS))] if marks else []
+    return [*compress(_ALL_SHARDS, marks.to_bytes(SHARDS))] if marks else []

@@ -50,8 +50,7 @@ class Agenda:
     def run_due(self, now: float) -> None:
         """Run the timers that are due."""
         for planned in self.timers.take_due(now):
-            if planned.call is not None:
-                planned.call()
+            planned.run()
         if self.source is not None:
             due = self.source.next_deadline()
             if due is not None and due <= now:

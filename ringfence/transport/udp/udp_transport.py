@@ -43,6 +43,10 @@ __all__ = ["AddressInfo", "UdpTransport"]
 _MAX_BATCH = 64
 """Datagrams read before other tasks run."""
 
+_MAX_TURN = 0.0005
+"""Seconds after which other tasks run before the next datagram or scheduled call. A single one,
+such as a change of the members, may need more."""
+
 _MAX_HANDSHAKE_QUEUE = 512
 """Queued datagrams of handshakes; further ones are dropped, and QUIC repeats them."""
 
@@ -80,7 +84,8 @@ class UdpTransport(ABC):
         it is empty, it is derived from the private key of `server`.
         """
         self._bind = bind
-        self._on_bug = on_bug
+        self.report = on_bug
+        """Function that gets each exception of a handler or call; see `Transport.report`."""
         self._endpoint = Endpoint(
             settings=settings or Settings(),
             on_bug=on_bug,
@@ -152,9 +157,11 @@ class UdpTransport(ABC):
         host = numeric_host(address[0])
         if host is None:
             self._resolve(address, partial(self._begin, connection))
+            self.call_soon(self.flush)  # Sets the deadline, which a slow name server may miss.
         else:
-            dialer.begin(connection, [(host, address[1])], self.now())
-        self.call_soon(_do_nothing)  # Flushes even when the caller does not.
+            # The first message of a handshake costs a millisecond, and a caller may connect to
+            # several peers.
+            self.call_soon(partial(dialer.begin, connection, [(host, address[1])], self.now()))
         return connection
 
     def receive_sealed(self, handler: OnSealed | None) -> None:
@@ -199,11 +206,6 @@ class UdpTransport(ABC):
         self._wake_by(when)
         return timer
 
-    def report(self, error: Exception) -> None:
-        """Pass an exception that a user of this transport has caught to the callback for internal
-        errors."""
-        self._on_bug(error)
-
     def _read(self) -> None:
         """Process received datagrams, and send the answers."""
         self._receive_batch()
@@ -215,22 +217,29 @@ class UdpTransport(ABC):
         self._receive_batch()
         now = self.now()
         self._endpoint.tick(now)
-        for timer in self._timers.take_due(now):
-            if timer.call is not None:
-                self._contain(timer.call)
-        self.flush()
+        self._run_calls([timer.run for timer in self._timers.take_due(now)])
 
     def _run_soon(self) -> None:
         calls, self._soon = self._soon, []
-        for call in calls:
+        self._run_calls(calls)
+
+    def _run_calls(self, calls: list[Callable[[], None]]) -> None:
+        """Make calls, then flush. After `_MAX_TURN`, the remaining calls wait until other tasks
+        have run."""
+        until = self.now() + _MAX_TURN
+        for number, call in enumerate(calls, 1):
             self._contain(call)
+            if number < len(calls) and self.now() > until:
+                self._soon[:0] = calls[number:]
+                self._wake_flusher()
+                break
         self.flush()
 
     def _contain(self, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - one caller's bug must not stop the others.
-            self._on_bug(error)
+            self.report(error)
 
     def _next_deadline(self, soon: float = -inf) -> float | None:
         """Return when `_tick` must be called; after `soon` it may be a little too early."""
@@ -276,7 +285,8 @@ class UdpTransport(ABC):
         self._handshakes.clear()
 
     def _receive_batch(self) -> None:
-        """Read up to `_MAX_BATCH` datagrams from the socket and pass them to the endpoint."""
+        """Read up to `_MAX_BATCH` datagrams from the socket and pass them to the endpoint, for
+        `_MAX_TURN` and one datagram at most."""
         assert self._socket is not None
         sock, is_ipv6 = self._socket.raw, self._socket.is_ipv6
         endpoint = self._endpoint
@@ -308,6 +318,8 @@ class UdpTransport(ABC):
                 endpoint.receive_datagram(datagram, address, now)
             if len(datagram) < self._ends_burst and self.held_up_ns < _JUST_ARRIVED_NS:
                 return
+            if self.now() - now > _MAX_TURN:
+                return
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:
         """Queue a datagram of a handshake, so that open connections are served first."""
@@ -334,7 +346,3 @@ class UdpTransport(ABC):
         """Report an unreachable address in a later call, because the caller may still be
         sending."""
         self.call_soon(partial(self._endpoint.on_unreachable, address, quoted, self.now()))
-
-
-def _do_nothing() -> None:
-    pass

@@ -17,8 +17,7 @@ def test_calls_come_in_order_of_time_then_of_planning(
 
     while (deadline := timers.next_deadline()) is not None:
         for planned in timers.take_due(deadline):
-            if planned.call is not None:
-                planned.call()
+            planned.run()
 
     assert made == sorted((w, i) for i, w in enumerate(whens) if i not in cancelled)
 

@@ -13,6 +13,7 @@ import trio
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import MAX_SEALED, Address, Connection
+from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificate_authority import self_signed
 from ringfence.transport.tls.certificates import ClientTls
 from ringfence.transport.udp.udp_trio import TrioUdp
@@ -219,6 +220,25 @@ async def test_call_at_keeps_its_order_and_a_cancelled_call_is_not_made() -> Non
             await done.wait()
 
     assert made == ["first", "second"]
+
+
+async def test_a_name_server_that_never_answers_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = TrioUdp(
+        on_bug=report,
+        client=ClientTls(verify=False),
+        settings=Settings(handshake_timeout=0.02),
+    )
+    monkeypatch.setattr(client, "_resolve", lambda *_: None)
+    async with running(client):
+        log = Log()
+        client.connect(("never.example", 1), log)
+
+        await log.wait_until(lambda: log.closed is not None)
+
+    assert log.closed is not None
+    assert log.closed[0] == TransportCode.HANDSHAKE_TIMEOUT
 
 
 @pytest.mark.parametrize("step", ["_read", "_run_soon", "_tick"])

@@ -1,0 +1,118 @@
+"""Turns of the transport's tasks: long ones end early, so that tasks with checks run between.
+
+A step of the work advances a fake clock by a millisecond, which is longer than a turn may last. The
+other task is ready from the first step on.
+"""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ringfence.transport.interface import Connection
+from ringfence.transport.tls.certificates import ClientTls
+from ringfence.transport.udp.udp_trio import TrioUdp
+
+
+def report(error: Exception) -> None:
+    raise error
+
+
+class Turns:
+    """Steps of a transport and of another task, in the order in which they ran."""
+
+    def __init__(self, transport: TrioUdp, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[str] = []
+        self.is_ready = trio.Event()
+        self.have_run = trio.Event()
+        self._now = transport.now()
+        monkeypatch.setattr(transport, "now", lambda: self._now)
+
+    def step(self, name: str) -> None:
+        self.order.append(name)
+        self._now += 0.001
+        self.is_ready.set()
+        if len(self.order) >= 4:
+            self.have_run.set()
+
+    async def run_other_task(self) -> None:
+        await self.is_ready.wait()
+        self.step("other task")
+
+    async def ends(self) -> list[str]:
+        with trio.fail_after(30):
+            await self.have_run.wait()
+        return self.order
+
+
+@asynccontextmanager
+async def turns_of(transport: TrioUdp, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Turns]:
+    """Run a transport, beside a task that waits for the first step."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.run)
+        turns = Turns(transport, monkeypatch)
+        nursery.start_soon(turns.run_other_task)
+        await wait_all_tasks_blocked()
+        yield turns
+        nursery.cancel_scope.cancel()
+
+
+async def order_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a transport process three datagrams, calls or timers, which are all there at once."""
+    transport = TrioUdp(("127.0.0.1", 0), on_bug=report, client=ClientTls(verify=False))
+    async with turns_of(transport, monkeypatch) as turns:
+        names = ["first", "second", "third"]
+        if kind == "datagrams":
+            transport.receive_sealed(lambda datagram, _: turns.step(datagram[1:].strip().decode()))
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for name in names:
+                    # A small datagram would end the turn, as the last one of a burst.
+                    sender.sendto(b"\x00" + name.encode().ljust(1100), transport.address)
+        for name in names if kind != "datagrams" else ():
+            if kind == "calls":
+                transport.call_soon(partial(turns.step, name))
+            else:
+                transport.call_at(transport.now(), partial(turns.step, name))
+        return await turns.ends()
+
+
+@pytest.mark.parametrize("kind", ["datagrams", "calls", "timers"])
+async def test_other_tasks_run_before_a_long_turn_goes_on(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = await order_of(kind, monkeypatch)
+
+    # The second step may be in the same turn of the event loop as the other task.
+    assert order.index("other task") in (1, 2)
+    assert [name for name in order if name != "other task"] == ["first", "second", "third"]
+
+
+class Unused:
+    """Handler of a connection to which nothing happens before the transport ends."""
+
+    def on_open(self, connection: Connection) -> None:
+        raise AssertionError
+
+    def on_message(self, payload: bytes) -> None:
+        raise AssertionError
+
+    def on_close(self, code: int, reason: str) -> None:
+        pass
+
+
+async def test_each_handshake_begins_in_a_later_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = TrioUdp(on_bug=report, client=ClientTls(verify=False))
+    async with turns_of(client, monkeypatch) as turns:
+        dialer = client._endpoint.dialer
+        monkeypatch.setattr(dialer, "begin", lambda *_: turns.step("handshake"))
+        for port in (1, 2, 3):
+            client.connect(("127.0.0.1", port), Unused())
+        begun_at_once = len(turns.order)
+        order = await turns.ends()
+
+    assert begun_at_once == 0
+    assert order.index("other task") in (1, 2)
