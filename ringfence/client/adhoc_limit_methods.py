@@ -94,10 +94,11 @@ class AdhocLimitMethods:
         *key: str,
         cost: int = 1,
         age: float = 0.0,
+        decision: Decision | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
         """Refund `cost` to the counter of an ad-hoc limit, as `refund` does."""
-        return await self._ask(Op.REFUND, self._adhoc.target(limit, key), cost, timeout, age)
+        return await self._refund(self._adhoc.target(limit, key), cost, age, decision, timeout)
 
     async def reset_limit(
         self,
@@ -157,18 +158,33 @@ class AdhocLimitMethods:
         self._require_open(timeout)
         return reserve(self._decider, self._dispatcher, target, checked_cost(cost), timeout)
 
+    async def _refund(
+        self,
+        target: Target,
+        cost: int,
+        age: float,
+        decision: Decision | None,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Decision:
+        self._require_open(timeout)
+        age = min(checked_seconds("age", age), _MAX_AGE)
+        if decision is not None:
+            if not isinstance(decision, Decision):
+                raise ConfigError(f"decision must be what a check returned, got {decision!r}")
+            matches = target.match(self._decider.rules)
+            return await self._dispatcher.refund(matches, decision, checked_cost(cost), age)
+        costs, age_ns = [checked_cost(cost)], round(age * 1e9)
+        return (await self._dispatcher.ask(Op.REFUND, [target], costs, timeout, age_ns=age_ns))[0]
+
     async def _ask(
         self,
         op: Op,
         target: Target,
         cost: int,
         timeout: float | None,  # noqa: ASYNC109
-        age: float = 0.0,
     ) -> Decision:
         self._require_open(timeout)
-        age_ns = round(min(checked_seconds("age", age), _MAX_AGE) * 1e9)
-        costs = [checked_cost(cost)]
-        return (await self._dispatcher.ask(op, [target], costs, timeout, age_ns=age_ns))[0]
+        return (await self._dispatcher.ask(op, [target], [checked_cost(cost)], timeout))[0]
 
     def _require_open(self, timeout: float | None) -> None:
         """Raise `ConfigError` after `aclose`, or for a time-out that is not a valid duration."""

@@ -245,6 +245,7 @@ class Limiter(AdhocLimitMethods):
         cost: int = 1,
         *,
         age: float = 0.0,
+        decision: Decision | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
         """Refund `cost` to every counter that a request matches, at most the units that it has
@@ -252,10 +253,11 @@ class Limiter(AdhocLimitMethods):
 
         `age` is the time in seconds since the units were spent. Then units of a later window are
         not refunded. Without it, the newest units are refunded: those of the current window, or the
-        last hits of a log. The returned decision is that of a peek after the refund, and its
-        `refunded` is the number of units that were given back.
+        last hits of a log. With `decision`, which a check of this request has returned, only the
+        counters that it charged get units back. The returned decision is that of a peek after the
+        refund, and its `refunded` is the number of units that were given back.
         """
-        return await self._ask(Op.REFUND, self._target(domain, descriptors), cost, timeout, age)
+        return await self._refund(self._target(domain, descriptors), cost, age, decision, timeout)
 
     async def reset(
         self,

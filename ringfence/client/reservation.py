@@ -8,7 +8,6 @@ from ringfence.client.decider import Decider
 from ringfence.client.decision import Decision
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.client.requests.dispatcher import Dispatcher, require_chargeable
-from ringfence.client.requests.request_rows import spent_matches
 from ringfence.client.requests.targets import Target
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.errors import RingfenceError
@@ -65,7 +64,7 @@ async def reserve(
     asked_at = decider.time()
     decision = (await dispatcher.ask(Op.CHECK, [target], [cost], timeout))[0]
     reservation = Reservation(decision, cost)
-    spent = spent_matches(target.match(decider.rules), decision)
+    matches = target.match(decider.rules)
 
     async def settle() -> None:
         more = reservation.cost - reservation.reserved
@@ -73,7 +72,7 @@ async def reserve(
             if more > 0:
                 await dispatcher.ask(Op.CHARGE, [target], [more], timeout)
             elif more < 0:
-                await dispatcher.refund(spent, decision, -more, asked_at)
+                await dispatcher.refund(matches, decision, -more, decider.time() - asked_at)
 
     try:
         yield reservation

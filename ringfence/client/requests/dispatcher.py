@@ -19,7 +19,7 @@ from ringfence.client.decision import (
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.client.requests.check_ops import decisions_of
 from ringfence.client.requests.descriptors import Descriptors, described
-from ringfence.client.requests.request_rows import RequestRows, charged, has_slots
+from ringfence.client.requests.request_rows import RequestRows, charged, has_slots, spent_matches
 from ringfence.client.requests.targets import DescriptorTarget, Target
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
@@ -148,22 +148,23 @@ class Dispatcher:
         return (await self._decide(op, [matches], [cost], None, age_ns=age_ns))[0]
 
     async def refund(
-        self, spent: Sequence[Match | None], decision: Decision, units: int, asked_at: float
-    ) -> None:
-        """Refund units of the counters that a decision has charged at the time `asked_at`.
+        self, matches: Sequence[Match | None], decision: Decision, units: int, age: float
+    ) -> Decision:
+        """Refund units of those of the matched counters that a decision has charged `age` seconds
+        ago.
 
         Units that only `on_failure: local` has counted are refunded in this process: a node that
         answers again has never counted them.
         """
+        spent = spent_matches(matches, decision)
         places = [at for at, each in enumerate(decision.statuses) if each.source is Source.LOCAL]
         if places and len(spent) == len(decision.statuses):
             local = RequestRows(Op.CHECK, [[spent[at] for at in places]], [units]).batch
             results = empty_results(len(local))
             results.sources = [Source.LOCAL] * len(local)
-            self._decider.refund(local, range(len(local)), results, asked_at)
+            self._decider.refund(local, range(len(local)), results, self._decider.time() - age)
             spent = [None if at in places else match for at, match in enumerate(spent)]
-        age_ns = max(0, round((self._decider.time() - asked_at) * 1e9))
-        await self.ask_matches(Op.REFUND, spent, units, age_ns)
+        return (await self.ask_matches(Op.REFUND, spent, units, max(0, round(age * 1e9))))[0]
 
     async def _ask_owners(
         self,

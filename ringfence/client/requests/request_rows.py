@@ -12,7 +12,7 @@ from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_
 from ringfence.errors import ConfigError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
 from ringfence.rules import Match, Rule
-from ringfence.wire import MAX_KEYS, Batch, Op, Results
+from ringfence.wire import BY_POLICY, MAX_KEYS, Batch, Op, Results
 
 __all__ = ["RequestRows", "charged", "has_slots", "spent_matches"]
 
@@ -170,11 +170,13 @@ class RequestRows:
 
 
 def spent_matches(matches: Sequence[Match | None], decision: Decision) -> Sequence[Match | None]:
-    """Select the counters that an allowed check has charged, except those of concurrency limits.
+    """Select the counters that a check has charged, except those of concurrency limits.
 
     If the rules have changed since the check, the counters cannot be assigned to the statuses of
     its decision. Then all are selected: a refund is at most what a counter has in use.
     """
+    if not decision.allowed:
+        return [None] * len(matches)
     if len(matches) != len(decision.statuses):
         return [None if match is None or has_slots(match.rule) else match for match in matches]
     return [
@@ -182,6 +184,7 @@ def spent_matches(matches: Sequence[Match | None], decision: Decision) -> Sequen
         if match is not None
         and status.allowed
         and not status.over_shadow
+        and status.source not in BY_POLICY
         and not has_slots(match.rule)
         else None
         for match, status in zip(matches, decision.statuses, strict=True)

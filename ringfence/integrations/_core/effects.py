@@ -86,6 +86,8 @@ class Refund(Struct):
     cost: int
     age: float
     """Seconds since the check."""
+    decision: Decision
+    """Decision of the check."""
 
 
 class Release(Struct):

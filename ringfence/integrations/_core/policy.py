@@ -193,7 +193,8 @@ class Policy:
             reported = cost_after(request, response)
             actual = held if reported is None else checked_cost(reported)
         if actual < held:
-            yield Refund(ask, held - actual, self._clock() - spent.asked_at)
+            age = self._clock() - spent.asked_at
+            yield Refund(ask, held - actual, age, spent.decision)
         elif actual > held:
             yield Charge(ask, actual - held)
         return None
@@ -204,7 +205,8 @@ class Policy:
                 if spent.decision.slots is not None:
                     yield Release(spent.decision)
                 else:
-                    yield Refund(spent.ask, spent.cost, self._clock() - spent.asked_at)
+                    age = self._clock() - spent.asked_at
+                    yield Refund(spent.ask, spent.cost, age, spent.decision)
             except LimiterFailed:
                 continue
         return None

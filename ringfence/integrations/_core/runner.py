@@ -213,10 +213,14 @@ async def _perform_other(limiter: Limiter, effect: Effect) -> Decision | None:
             if isinstance(ask, RuleCheckSpec):
                 return await limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             return await limiter.charge_limit(ask.limit, *ask.key, cost=cost)
-        case Refund(ask, cost, age):
+        case Refund(ask, cost, age, made):
             if isinstance(ask, RuleCheckSpec):
-                return await limiter.refund(ask.domain, ask.descriptors, cost, age=age)
-            return await limiter.refund_limit(ask.limit, *ask.key, cost=cost, age=age)
+                return await limiter.refund(
+                    ask.domain, ask.descriptors, cost, age=age, decision=made
+                )
+            return await limiter.refund_limit(
+                ask.limit, *ask.key, cost=cost, age=age, decision=made
+            )
         case Release(decision):
             await limiter.release(decision)
         case Pause(seconds):
@@ -258,9 +262,9 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
             if isinstance(ask, RuleCheckSpec):
                 return limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             return limiter.charge_limit(ask.limit, *ask.key, cost=cost)
-        case Refund():
+        case Refund(_, _, age, made):
             if isinstance(ask, RuleCheckSpec):
-                return limiter.refund(ask.domain, ask.descriptors, cost, age=effect.age)
-            return limiter.refund_limit(ask.limit, *ask.key, cost=cost, age=effect.age)
+                return limiter.refund(ask.domain, ask.descriptors, cost, age=age, decision=made)
+            return limiter.refund_limit(ask.limit, *ask.key, cost=cost, age=age, decision=made)
         case _:
             assert_never(effect)

@@ -7,6 +7,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringfence.client.decision import UNDECIDED, decide
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Descriptor
@@ -140,6 +141,23 @@ async def test_a_refund_states_how_many_units_it_gave_back():
     assert refunds[0].statuses[0].refunded == 2
     assert repr(refunds[0]).startswith("Decision(allowed, refunded 2, 4 of 5 left")
     assert refunds[0].slots is None
+
+
+async def test_a_refund_of_a_decision_gives_back_what_that_decision_charged():
+    user, tenant = {"user": "a"}, {"tenant": "t"}
+    async with limiter_of(
+        described("user", 5), described("tenant", 1, shadow_mode=True)
+    ) as limiter:
+        await limiter.check("d", [user, tenant])
+        over_shadow = await limiter.check("d", [user, tenant])
+        denied = await limiter.check("d", user, 4)
+
+        for decision in (over_shadow, denied, decide([UNDECIDED])):
+            await limiter.refund("d", [user, tenant][: len(decision.statuses)], decision=decision)
+
+        assert (await left(limiter, **user), await left(limiter, **tenant)) == (4, 0)
+        with pytest.raises(ConfigError, match="decision must be what a check returned, got 7"):
+            await limiter.refund("d", user, decision=7)
 
 
 async def test_a_refund_with_an_age_leaves_the_units_of_a_later_window():

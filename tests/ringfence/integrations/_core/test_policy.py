@@ -4,8 +4,9 @@ import pytest
 
 import ringfence
 import ringfence.blocking
+from ringfence.client.decision import UNDECIDED, decide
 from ringfence.integrations._core.asgi_request import AsgiRequest
-from ringfence.integrations._core.effects import Refund
+from ringfence.integrations._core.effects import Charge, Check, Refund
 from ringfence.integrations._core.policy import Policy, settle
 from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.runner import (
@@ -99,3 +100,22 @@ def test_the_refund_of_a_first_limit_has_the_age_of_its_check_when_a_second_one_
 
     assert isinstance(refund, Refund)
     assert (refund.cost, refund.age) == (20, 1.5)
+
+
+async def test_a_first_limit_that_no_node_decided_gets_no_refund_when_a_second_one_denies() -> None:
+    settings = Settings(limit=["100/minute", "10/minute"], keys="path", cost=20)
+    steps = Policy(settings, "app", clock=Clock()).admit(state_of_a_request(), None)
+    async with ringfence.local(RuleSet()) as limiter:
+        perform = performer(limiter)
+        first = next(steps)
+        assert isinstance(first, Check)
+        await perform(Charge(first.ask, 50))  # The units of other requests.
+        second = steps.send(decide([UNDECIDED]))
+        refund = steps.send(await perform(second))
+
+        assert isinstance(refund, Refund)
+        await perform(refund)
+        now = await perform(Check(first.ask, 0))
+
+    assert now is not None
+    assert now.remaining == 50
