@@ -92,7 +92,8 @@ class UnmatchedChecks:
         problem = "; ".join(dict.fromkeys(problems))
         if not is_full:
             self._found[kinds] = problem
-            self._warn(problems)
+            if not self._strict:
+                self._warn(problems)
         return problem
 
     def _report(self, rules: RuleSet, kinds: Sequence[_Kind]) -> list[str]:

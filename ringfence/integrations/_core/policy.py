@@ -321,12 +321,15 @@ def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
 
 
 def _read(spec: object, parse: Callable[[str], Limit]) -> Sequence[Limit]:
-    """Parse one limit or a list of limits. Raises `ConfigError` for other values."""
+    """Parse one limit or a list of limits. Raises `ConfigError` for other values.
+
+    Equal limits of a list would have the same counter, so a request must not pay for each.
+    """
     if spec is None:
         return ()
     is_list = isinstance(spec, Iterable) and not isinstance(spec, str | bytes)
     every = cast(Iterable[object], spec) if is_list else (spec,)
-    return [_one(each, parse) for each in every]
+    return [*dict.fromkeys([_one(each, parse) for each in every])]
 
 
 def _one(limit: object, parse: Callable[[str], Limit]) -> Limit:

@@ -36,6 +36,19 @@ def cluster():
         yield made
 
 
+@pytest.fixture(scope="module", autouse=True)
+def imported_modules():
+    """Import all modules of a check, because `run` forgets modules that were not imported before.
+
+    Later tests would import them again, with other classes.
+    """
+    with (
+        FakeCluster(RULES).installed(),
+        ringfence.blocking.connect("ringfence://prod:7101") as limiter,
+    ):
+        limiter.check("api", {"user": "a"})
+
+
 def run(pytester, *flags):
     """Run the tests of `pytester`; load the plug-in unless it is installed."""
     installed = entry_points(group="pytest11", name="ringfence")

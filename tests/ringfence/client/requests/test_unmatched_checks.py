@@ -83,6 +83,7 @@ def test_the_blocking_limiter_counts_and_raises_alike(caplog: pytest.LogCaptureF
         with pytest.raises(ConfigError, match="there are rules for api"):
             limiter.check("apii", {"client": "a"})
         assert limiter.unmatched == {"known": 0, "unknown": 1}
+    assert caplog.messages == []
 
 
 def test_expected_descriptors_are_verified_when_a_blocking_limiter_opens(

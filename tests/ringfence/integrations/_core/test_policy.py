@@ -119,3 +119,18 @@ async def test_a_first_limit_that_no_node_decided_gets_no_refund_when_a_second_o
 
     assert now is not None
     assert now.remaining == 50
+
+
+def test_a_request_pays_once_for_equal_limits() -> None:
+    settings = Settings(limit=["5/minute", "5 per minute", "9/minute"], keys="path")
+    steps = Policy(settings, "app", clock=Clock()).admit(state_of_a_request(), None)
+
+    with ringfence.blocking.local(RuleSet()) as limiter:
+        first = next(steps)
+        second = steps.send(limiter.check_limit("5/minute", "a"))
+        with pytest.raises(StopIteration):
+            steps.send(limiter.check_limit("9/minute", "a"))
+
+    assert isinstance(first, Check)
+    assert isinstance(second, Check)
+    assert first.ask != second.ask
