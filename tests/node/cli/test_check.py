@@ -129,7 +129,7 @@ def test_several_descriptors_are_one_request(run: Run, cluster: DemoCluster, nam
 
 
 def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str) -> None:
-    words = ("check", "anything", name, "--limit", "1/day fixed_window", "--cluster", cluster.url)
+    words = ("check", "anything", name, "--limit", "1/year fixed_window", "--cluster", cluster.url)
 
     assert [run(*words).status for _ in range(2)] == [0, 1]
 

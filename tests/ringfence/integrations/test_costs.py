@@ -30,7 +30,7 @@ RULES = {
     "descriptors": [
         {
             "key": "tenant",
-            "rate_limit": {"unit": "hour", "requests_per_unit": 1000, "algorithm": "fixed_window"},
+            "rate_limit": {"unit": "year", "requests_per_unit": 1000, "algorithm": "fixed_window"},
         },
         {
             "key": "streams",

@@ -280,7 +280,7 @@ def test_closing_a_storage_does_not_close_a_given_limiter(limiter):
 
 @every_strategy
 def test_all_storages_of_a_cluster_share_one_limit(strategy, cluster):
-    item = parse("5/hour")
+    item = parse("5/year")
     storages = [storage_from_string(cluster.url) for _ in range(2)]
     limiters = [strategy(storage) for storage in storages]
     key = strategy.__name__
