@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import (
@@ -163,6 +164,13 @@ class BlockingLimiter:
             opened, self._opened = self._opened, None
         if opened is not None:
             opened.stop()
+
+    def __del__(self) -> None:
+        """Close the connections of a limiter that nobody refers to any longer."""
+        opened: OpenLimiter | None = getattr(self, "_opened", None)
+        if opened is not None and not sys.is_finalizing():
+            # In another thread, because this one may be in the middle of anything.
+            threading.Thread(target=opened.stop, name="ringfence-close", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"BlockingLimiter({'open' if self.is_open else 'idle'})"

@@ -1,3 +1,5 @@
+import gc
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ from ringfence import runtime
 from ringfence.blocking import BlockingLimiter, connect, local
 from ringfence.client.slots.slot_waits import SlotWait
 from ringfence.errors import ConfigError
-from tests.ringfence.client.blocking.background import RULES, threads
+from tests.ringfence.client.blocking.background import RULES, background, threads
 from tests.ringfence.client.blocking.programs import RULES_OF_USERS, run_python
 
 
@@ -207,6 +209,22 @@ def test_the_first_call_starts_what_entering_would():
     finally:
         limiter.close()
     assert threads() == 0
+
+
+def test_a_limiter_that_nobody_refers_to_closes_by_itself():
+    before = len(os.listdir("/dev/fd"))
+    limiter = local(RULES)
+    assert limiter.check("d", {"user": "a"})
+    (helper,) = background()
+
+    del limiter
+    gc.collect()
+
+    helper.join(30)
+    assert not helper.is_alive()
+    for closing in [each for each in threading.enumerate() if each.name == "ringfence-close"]:
+        closing.join(30)
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_a_foreign_event_loop_begins_calls_without_waiting_for_them():
