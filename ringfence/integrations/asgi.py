@@ -5,7 +5,7 @@ It does not touch streams, files and WebSockets, and does not read request bodie
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import lru_cache
 from typing import TypeAlias, Unpack
 
@@ -27,7 +27,13 @@ from ringfence.integrations._core.lifespan import (
 )
 from ringfence.integrations._core.policy import Policy, owners_of, settle
 from ringfence.integrations._core.request_state import RequestState
-from ringfence.integrations._core.runner import OutageTracker, Perform, performer, run_steps
+from ringfence.integrations._core.runner import (
+    SETTLE_WITHIN,
+    OutageTracker,
+    Perform,
+    performer,
+    run_steps,
+)
 from ringfence.integrations._core.settings import (
     LimitSpec,
     Options,
@@ -44,8 +50,6 @@ opens one: `lambda: ringfence.local("rules.yaml")`."""
 
 _STATE_KEY = "ringfence"
 """Key of the request state in a scope."""
-_SETTLE_WITHIN = 2.0
-"""Time-out of settling after the response, also in a task that is being cancelled."""
 
 
 class RateLimits:
@@ -215,13 +219,13 @@ class RateLimitMiddleware:
                     }
             await send(message)
 
-        refusal = await self.limits.admit_by_defaults(state)
-        if refusal is not None:
-            await respond(refusal, state, send_with_limits)
-            return
         has_failed = True
         try:
-            await self._app(scope, receive, send_with_limits)
+            refusal = await self.limits.admit_by_defaults(state)
+            if refusal is None:
+                await self._app(scope, receive, send_with_limits)
+            else:
+                await respond(refusal, state, send_with_limits)
             has_failed = False
         finally:
             if state.spent:
@@ -229,10 +233,11 @@ class RateLimitMiddleware:
 
 
 async def _settle(state: RequestState, response: Response) -> None:
-    with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
-        for limits in owners_of(state):
-            assert isinstance(limits, RateLimits)
-            await limits.settle(state, response)
+    with anyio.move_on_after(SETTLE_WITHIN, shield=True):
+        async with AsyncExitStack() as stack:  # An error in one does not stop the others.
+            for limits in owners_of(state):
+                assert isinstance(limits, RateLimits)
+                stack.push_async_callback(limits.settle, state, response)
 
 
 def _rule_use(policy: Policy) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ before or after the application is loaded.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
@@ -134,10 +135,11 @@ class RateLimits:
     def settle(self, state: RequestState, response: Response) -> None:
         """Correct all charges of a request once after its response, by refunds or further
         charges."""
-        for limits in owners_of(state):
-            assert isinstance(limits, RateLimits)
-            run_steps_blocking(settle(state, response, limits), limits.limiter, limits.outages)
-        state.spent.clear()
+        with ExitStack() as stack:  # An error in one does not stop the others.
+            for limits in owners_of(state):
+                assert isinstance(limits, RateLimits)
+                steps = settle(state, response, limits)
+                stack.callback(run_steps_blocking, steps, limits.limiter, limits.outages)
 
 
 class RateLimitMiddleware:

@@ -152,6 +152,7 @@ class Policy:
         cost = self._cost(request)
         asks = self._asks(request)
         made: list[Spent] = []
+        known = len(state.spent)
         asked_at = self._clock()
         for ask in asks:
             try:
@@ -163,17 +164,17 @@ class Policy:
             state.decisions.append(decision)
             if not decision.allowed:
                 if self.settings.block:
+                    del state.spent[known:]
                     yield from self._refund_all(made)
                     return state.refuse(self.settings.template)
                 continue  # Nothing was charged; other limits count the request as usual.
             if self._settles or decision.slots is not None:
                 made.append(Spent(self.settle, owner, ask, cost, decision, asked_at))
+                state.spent.append(made[-1])  # Now, because a delay can be cancelled.
             elif len(asks) > 1 and self.settings.block:  # A later limit may deny: then refund.
                 made.append(Spent(None, owner, ask, cost, decision, asked_at))
             if decision.delay:
                 yield Pause(decision.delay)
-        if made:
-            state.spent += [each for each in made if each.settle is not None]
         return None
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
@@ -265,15 +266,23 @@ class Policy:
 
 
 def settle(state: RequestState, response: Response, owner: object) -> Steps:
-    """After a response, correct all charges that the limiter of `owner` made for the request."""
-    for spent in state.spent:
-        if spent.owner is not owner:
-            continue
+    """After a response, correct all charges that the limiter of `owner` made for the request, once.
+
+    An error of a function of the application is raised after the other corrections.
+    """
+    ours = [spent for spent in state.spent if spent.owner is owner]
+    state.spent = [spent for spent in state.spent if spent.owner is not owner]
+    failed: Exception | None = None
+    for spent in ours:
         assert spent.settle is not None
         try:
             yield from spent.settle(spent, state.request, response)
         except LimiterFailed:
-            continue  # The failure is logged. The units become available when their period ends.
+            continue  # It is logged. The units become available when their period ends.
+        except Exception as error:  # noqa: BLE001 - the others must release their slots
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return None
 
 

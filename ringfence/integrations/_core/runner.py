@@ -31,6 +31,7 @@ from ringfence.integrations._core.effects import (
 from ringfence.wire import BY_POLICY, Source
 
 __all__ = [
+    "SETTLE_WITHIN",
     "Perform",
     "OutageTracker",
     "run_steps",
@@ -44,6 +45,8 @@ logger = logging.getLogger("ringfence.integrations")
 Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
 """Function that performs one effect."""
 
+SETTLE_WITHIN = 2.0
+"""Time-out of corrections after a response in seconds, also in a task that is being cancelled."""
 _RETRY_AFTER_REFUSAL = 1.0
 """Pause after a refused token or address, in seconds: each attempt costs a connection."""
 _LOG_INTERVAL = 60.0

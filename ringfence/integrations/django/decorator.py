@@ -17,6 +17,7 @@ from ringfence.integrations.django.integration import (
     refusal_response,
     request_state_of,
 )
+from ringfence.integrations.django.streams import settle_when_streamed
 
 __all__ = ["rate_limit"]
 
@@ -77,12 +78,14 @@ class _Limited:
                 response = self._view(request, *args, **kwargs)
             else:
                 response = refusal_response(refusal)
-        except Exception as error:
+        except BaseException as error:
             if is_outermost:
                 limits.settle(state, _response_to(error))
             raise
         if is_outermost:
-            limits.settle(state, limits.finish(state, response))
+            core_response = limits.finish(state, response)
+            if not settle_when_streamed(response, limits, state, core_response):
+                limits.settle(state, core_response)
         return response
 
     async def serve_async(
@@ -97,12 +100,14 @@ class _Limited:
                 response = await answer if isinstance(answer, Awaitable) else answer
             else:
                 response = refusal_response(refusal)
-        except Exception as error:
+        except BaseException as error:  # Django cancels the task when the client disconnects.
             if is_outermost:
                 await limits.settle_async(state, _response_to(error))
             raise
         if is_outermost:
-            await limits.settle_async(state, limits.finish(state, response))
+            core_response = limits.finish(state, response)
+            if not settle_when_streamed(response, limits, state, core_response):
+                await limits.settle_async(state, core_response)
         return response
 
     def _begin(self, request: HttpRequest) -> "tuple[Integration, Any, bool]":
@@ -116,7 +121,7 @@ def _is_async(view: Callable[..., object]) -> bool:
     return iscoroutinefunction(view) or bool(getattr(instance, "view_is_async", False))
 
 
-def _response_to(error: Exception) -> Response:
+def _response_to(error: BaseException) -> Response:
     """Return the response that Django sends for the exception of a view."""
     if isinstance(error, Http404):
         return Response(404, {})

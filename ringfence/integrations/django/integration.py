@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import anyio
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -22,7 +23,7 @@ from ringfence.integrations import wsgi
 from ringfence.integrations._core.effects import Refusal
 from ringfence.integrations._core.policy import Policy, settle
 from ringfence.integrations._core.request_state import RequestState
-from ringfence.integrations._core.runner import performer_from_loop, run_steps
+from ringfence.integrations._core.runner import SETTLE_WITHIN, performer_from_loop, run_steps
 from ringfence.integrations._core.settings import Response, Settings
 from ringfence.integrations._core.settings_validation import raise_problems, setting_problems
 
@@ -117,10 +118,10 @@ class Integration(wsgi.RateLimits):
     async def settle_async(self, state: RequestState, response: Response) -> None:
         """Correct the charges of a request after its response, once, in an event loop."""
         if state.spent:
-            await run_steps(
-                settle(state, response, self), performer_from_loop(self.limiter), self.outages
-            )
-            state.spent.clear()
+            with anyio.move_on_after(SETTLE_WITHIN, shield=True):
+                await run_steps(
+                    settle(state, response, self), performer_from_loop(self.limiter), self.outages
+                )
 
     def finish(self, state: RequestState, response: HttpResponseBase) -> Response:
         """Add the rate limit headers to a response; return its status and headers, by which

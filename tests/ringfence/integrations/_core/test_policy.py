@@ -1,5 +1,8 @@
 """Corrections after a response, when time has passed since the check."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 
 import ringfence
@@ -134,3 +137,20 @@ def test_a_request_pays_once_for_equal_limits() -> None:
     assert isinstance(first, Check)
     assert isinstance(second, Check)
     assert first.ask != second.ask
+
+
+@pytest.mark.parametrize("option", ["cost_after", "deduct_when"])
+def test_an_error_of_the_application_does_not_keep_the_slot_of_another_limit(option: str) -> None:
+    def fail(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    options: dict[str, Any] = {option: fail}
+    settings = Settings(limit=["9/year", "1 concurrent ttl 1h"], keys="path", **options)
+    policy, outages, owner = Policy(settings, "app"), OutageTracker(), object()
+    with ringfence.blocking.local(RuleSet()) as limiter:
+        for _ in range(2):
+            state = state_of_a_request()
+            assert run_steps_blocking(policy.admit(state, owner), limiter, outages) is None
+            for error in (pytest.raises(ZeroDivisionError), nullcontext()):
+                with error:
+                    run_steps_blocking(settle(state, Response(200, {}), owner), limiter, outages)

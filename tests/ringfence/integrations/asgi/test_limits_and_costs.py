@@ -4,12 +4,15 @@ from functools import partial
 
 import anyio
 import pytest
+import trio
+from trio.testing import MockClock
 
 import ringfence
 from ringfence.http import Request
 from ringfence.integrations._core.lifespan import Receive, Scope, Send
 from ringfence.integrations.asgi import RateLimitMiddleware
 from ringfence.integrations.testing import FakeClock
+from ringfence.rules import RuleSet
 from tests.ringfence.integrations.asgi.app import RULES, hello, in_process
 from tests.ringfence.integrations.asgi.client import ask, living, statuses
 
@@ -175,3 +178,26 @@ async def test_a_queueing_limit_delays_requests(autojump_clock: object) -> None:
                 tasks.start_soon(ask, app)
 
     assert anyio.current_time() - started == pytest.approx(0.2, abs=0.05)
+
+
+class TrioClock:
+    """trio's virtual time as the limiter's."""
+
+    def now(self) -> int:
+        return round(trio.current_time() * 1e9)
+
+
+async def test_a_request_that_is_cancelled_in_its_delay_releases_its_slot(
+    autojump_clock: MockClock,
+) -> None:
+    async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
+        limits = ["1 concurrent ttl 1h", "1/s queue burst 5"]
+        app = RateLimitMiddleware(hello, limiter, limit=limits)
+        assert (await ask(app)).status == 200
+
+        with trio.move_on_after(0.1):
+            await ask(app)
+            raise AssertionError  # The delay is longer.
+        await trio.sleep(10)
+
+        assert (await ask(app)).status == 200

@@ -134,6 +134,32 @@ async def login_async(request: HttpRequest, password: str) -> HttpResponse:
     return login.__wrapped__(request, password)  # type: ignore[attr-defined, no-any-return]
 
 
+entered: list[asyncio.Event] = []
+"""Events that `forever` sets when it begins."""
+
+
+@rate_limit("1 concurrent ttl 1h", scope="slots")
+async def forever(request: HttpRequest) -> HttpResponse:
+    entered.pop().set()
+    await asyncio.sleep(3600)
+    raise AssertionError
+
+
+@rate_limit("1 concurrent ttl 1h", scope="slots")
+async def with_slot(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("free again")
+
+
+def unmodified(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Send the status 304 in place of each response, as `ConditionalGetMiddleware` does."""
+
+    def replaced(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        return HttpResponse(status=304)
+
+    return replaced
+
+
 @rate_limit("1/hour", scope="running", deduct_when=lambda response: False)
 def stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(iter("abc"))
@@ -246,6 +272,8 @@ urlpatterns = [
     path("per-user", per_user),
     path("login/<password>", login),
     path("login-async/<password>", login_async),
+    path("forever", forever),
+    path("with-slot", with_slot),
     path("stream", stream),
     path("tokens", tokens),
     path("async-tokens", async_tokens),

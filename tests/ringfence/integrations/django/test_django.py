@@ -1,7 +1,10 @@
 """Django: middleware, decorator, throttle and checks, with the WSGI and ASGI handlers."""
 
 import asyncio
+import gc
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,12 +19,16 @@ from ringfence.integrations.django.integration import DjangoRequest, project_lim
 from tests.ringfence.integrations.django import site as django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
+UNMODIFIED = "tests.ringfence.integrations.django.site.unmodified"
 USERS = "tests.ringfence.integrations.django.site.authenticate_by_header"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 RULES = {
     "domain": "api",
     "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
+WITH_AND_WITHOUT_MIDDLEWARE = pytest.mark.parametrize(
+    "middleware", [[OURS], []], ids=["middleware", "alone"]
+)
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def test_an_exempt_view_has_only_its_own_limit(server: Sync, limiter: BlockingLi
 
 
 @pytest.mark.parametrize("path", ["/plain", "/async", "/class", "/async-class"])
-@pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
+@WITH_AND_WITHOUT_MIDDLEWARE
 def test_each_view_has_its_own_budget(server: Sync, path: str, middleware: list[str]) -> None:
     with override_settings(MIDDLEWARE=middleware):
         first, refused = server.responses(path, path)
@@ -88,7 +95,7 @@ def test_each_view_has_its_own_budget(server: Sync, path: str, middleware: list[
     assert int(refused.headers["Retry-After"]) >= 1
 
 
-@pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
+@WITH_AND_WITHOUT_MIDDLEWARE
 def test_a_view_that_does_not_block_sees_that_a_request_is_over_the_limit(
     server: Sync, middleware: list[str]
 ) -> None:
@@ -116,7 +123,7 @@ def test_rules_limit_all_requests_including_those_without_a_view(
 
 
 @pytest.mark.parametrize("view", ["login", "login-async"])
-@pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
+@WITH_AND_WITHOUT_MIDDLEWARE
 def test_deduct_when_charges_only_failed_responses(
     server: Sync, view: str, middleware: list[str]
 ) -> None:
@@ -129,12 +136,45 @@ def test_deduct_when_charges_only_failed_responses(
         ]
 
 
-def test_a_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None:
-    first, second = Sync().responses("/stream", "/stream")
+@WITH_AND_WITHOUT_MIDDLEWARE
+def test_a_stream_is_settled_at_its_end(limiter: BlockingLimiter, middleware: list[str]) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        first, second = Sync().responses("/stream", "/stream")
 
-    assert second.status_code == 429
-    assert b"".join(first.streaming_content) == b"abc"
-    assert Sync().statuses("/stream") == [200]
+        assert second.status_code == 429
+        assert b"".join(first.streaming_content) == b"abc"
+        assert Sync().statuses("/stream") == [200]
+
+
+@pytest.mark.parametrize("path", ["/stream", "/async-stream"])
+def test_a_stream_that_nobody_reads_is_settled(limiter: BlockingLimiter, path: str) -> None:
+    server = Sync() if path == "/stream" else Async()
+    with override_settings(MIDDLEWARE=[UNMODIFIED, OURS]):
+        assert server.statuses(path) == [304]
+    gc.collect()
+    for settling in [each for each in threading.enumerate() if each.name == "ringfence-settle"]:
+        settling.join(30)
+
+    assert server.statuses(path) == [200]
+
+
+@WITH_AND_WITHOUT_MIDDLEWARE
+def test_a_request_whose_client_disconnects_releases_its_slot(
+    limiter: BlockingLimiter, middleware: list[str]
+) -> None:
+    async def ask() -> int:
+        began = asyncio.Event()
+        django_site.entered.append(began)
+        request = asyncio.create_task(AsyncClient().get("/forever"))
+        await began.wait()
+        assert (await AsyncClient().get("/with-slot")).status_code == 429
+        request.cancel()
+        with suppress(asyncio.CancelledError):
+            await request
+        return (await AsyncClient().get("/with-slot")).status_code
+
+    with override_settings(MIDDLEWARE=middleware):
+        assert asyncio.run(ask()) == 200
 
 
 def test_an_async_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None:
