@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.decision import Decision
+from ringfence.client.decision import Decision, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import Descriptors, checked_seconds
 from ringfence.errors import ConfigError
@@ -33,6 +33,7 @@ from ringfence.integrations._core.retry_after import RetryPauses, parse_retry_af
 from ringfence.integrations._core.thread_bridge import ask
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import parse_limit
+from ringfence.wire import Source
 
 __all__ = ["AsyncWaitingTransport", "TurnTooLate", "WaitingTransport", "by_host"]
 
@@ -41,7 +42,7 @@ _RETRY_STATUSES = (429, 503)
 
 class TurnTooLate(OverLimit, httpx.TransportError):
     """Error for a request that was not sent, because it would have had to wait longer than
-    `max_wait`."""
+    `max_wait` for its limit, or for the end of a pause that the server has requested."""
 
     def __init__(self, request: httpx.Request, decision: Decision) -> None:
         OverLimit.__init__(self, f"{request.method} {request.url.copy_with(query=None)}", decision)
@@ -92,10 +93,18 @@ class _Waiting:
         assert self._descriptors is not None
         return RuleTarget(self._domain, self._descriptors(request), 1)
 
-    def pause(self, request: httpx.Request, now: float) -> float:
-        """Return the remaining seconds of the pause that a server has requested by
-        `Retry-After`."""
-        return self._pauses.left(self._key(request), now) if self._respects_retry_after else 0.0
+    def pause(self, request: httpx.Request, now: float, give_up: float) -> float:
+        """Return the remaining seconds of the pause that a server has requested by `Retry-After`.
+
+        Raises `TurnTooLate` when the pause ends after `give_up`.
+        """
+        if not self._respects_retry_after:
+            return 0.0
+        left = self._pauses.left(self._key(request), now)
+        if now + left > give_up:
+            denied = Status(False, None, None, 0, left, 0.0, 0.0, Source.CACHE)
+            raise TurnTooLate(request, decide([denied]))
+        return left
 
     def should_retry(
         self, request: httpx.Request, response: httpx.Response, now: float, give_up: float
@@ -150,8 +159,7 @@ class WaitingTransport(httpx.BaseTransport):
         waiting = self._waiting
         give_up = clock.now() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, clock.now())
-            clock.sleep(min(pause, max(0.0, give_up - clock.now())))
+            clock.sleep(waiting.pause(request, clock.now(), give_up))
             left = max(0.0, give_up - clock.now())
             question = partial(waiting.wait_budget(request).acquire, max_wait=left)
             decision = self._limiter.run(question)
@@ -192,8 +200,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
         waiting, limiter = self._waiting, self._limiter
         give_up = clock.now_async() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, clock.now_async())
-            await clock.sleep_async(min(pause, max(0.0, give_up - clock.now_async())))
+            await clock.sleep_async(waiting.pause(request, clock.now_async(), give_up))
             left = max(0.0, give_up - clock.now_async())
             question = partial(waiting.wait_budget(request).acquire, max_wait=left)
             decision = await ask(limiter, question)

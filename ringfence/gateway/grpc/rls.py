@@ -215,7 +215,7 @@ class RateLimitService:
             return [place for place, each in enumerate(operations) if each is operation]
 
         for place in chosen(_Operation.REFUND):
-            statuses[place] = await self._refund(domain, _with_cost(asked[place], cost))
+            statuses[place] = await self._refund(domain, _with_cost(asked[place], cost), until)
         hits = chosen(_Operation.HIT)
         if hits:
             alone = [_with_cost(asked[place], cost) for place in hits]
@@ -234,17 +234,17 @@ class RateLimitService:
             put(checks, (await self._check(domain, together, cost, _left(until))).statuses)
         return decide(statuses)
 
-    async def _refund(self, domain: str, descriptor: Descriptor) -> Status:
+    async def _refund(self, domain: str, descriptor: Descriptor, until: float) -> Status:
         """Refund units of a descriptor; deny only if its fixed window still exceeds the limit."""
         if not descriptor.entries:
             return NO_RULE
         cost = descriptor.cost or 0
         alone = Descriptor(descriptor.entries, descriptor.limit)
-        status = (await self._limiter.refund(domain, alone, cost)).statuses[0]
+        status = (await self._limiter.refund(domain, alone, cost, timeout=_left(until))).statuses[0]
         if status.allowed:
             return status
         if _is_fixed(status.rule):
-            return (await self._limiter.charge(domain, alone, 0)).statuses[0]
+            return (await self._limiter.charge(domain, alone, 0, timeout=_left(until))).statuses[0]
         return replace(status, allowed=True, retry_after=0.0)
 
     async def _check(

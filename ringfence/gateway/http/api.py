@@ -200,14 +200,15 @@ class Api:
 
     async def _peek(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, PeekRequest, PeekManyRequest, PeekLimitRequest)
+        within = self._settings.deadline
         match asked:
             case PeekManyRequest():
                 return self._many(exchange, await self._check_many(asked.checks), asked.checks)
             case PeekLimitRequest():
                 key = tuple(asked.key)
-                decision = await self._limiter.check_limit(asked.limit, *key, cost=0)
+                decision = await self._limiter.peek_limit(asked.limit, *key, timeout=within)
             case _:
-                decision = await self._limiter.peek(asked.domain, asked.descriptors)
+                decision = await self._limiter.peek(asked.domain, asked.descriptors, timeout=within)
         return self._one(exchange, decision, asked)
 
     async def _charge(self, exchange: Exchange) -> Response:
@@ -225,22 +226,24 @@ class Api:
 
     async def _refund(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, RefundRequest, RefundLimitRequest)
+        within = self._settings.deadline
         if isinstance(asked, RefundLimitRequest):
             decision = await self._limiter.refund_limit(
-                asked.limit, *asked.key, cost=asked.cost, age=asked.age
+                asked.limit, *asked.key, cost=asked.cost, age=asked.age, timeout=within
             )
         else:
             decision = await self._limiter.refund(
-                asked.domain, asked.descriptors, asked.cost, age=asked.age
+                asked.domain, asked.descriptors, asked.cost, age=asked.age, timeout=within
             )
         return self._one(exchange, decision, asked)
 
     async def _reset(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, PeekRequest, PeekLimitRequest)
+        within = self._settings.deadline
         if isinstance(asked, PeekLimitRequest):
-            decision = await self._limiter.reset_limit(asked.limit, *asked.key)
+            decision = await self._limiter.reset_limit(asked.limit, *asked.key, timeout=within)
         else:
-            decision = await self._limiter.reset(asked.domain, asked.descriptors)
+            decision = await self._limiter.reset(asked.domain, asked.descriptors, timeout=within)
         return self._one(exchange, decision, asked)
 
     async def _acquire(self, exchange: Exchange) -> Response:
@@ -295,24 +298,32 @@ class Api:
             raise HttpProblem(
                 413,
                 f"checks must be at most {self._settings.max_checks}, got {len(asked)}; send fewer",
+                cause="too_large",
             )
         places: dict[str, list[int]] = {}
         for place, each in enumerate(asked):
             places.setdefault(each.domain, []).append(place)
         found: dict[int, Decision] = {}
+        failed: list[Exception] = []
 
         async def check(domain: str, rows: list[int]) -> None:
-            decisions = await self._limiter.check_many(
-                domain,
-                [asked[row].descriptors for row in rows],
-                [_cost_of(asked[row]) for row in rows],
-                timeout=self._settings.deadline,
-            )
-            found.update(zip(rows, decisions, strict=True))
+            try:
+                decisions = await self._limiter.check_many(
+                    domain,
+                    [asked[row].descriptors for row in rows],
+                    [_cost_of(asked[row]) for row in rows],
+                    timeout=self._settings.deadline,
+                )
+            except Exception as error:  # noqa: BLE001 - raised below, outside of an exception group
+                failed.append(error)
+            else:
+                found.update(zip(rows, decisions, strict=True))
 
         async with anyio.create_task_group() as tasks:
             for domain, rows in places.items():
                 tasks.start_soon(check, domain, rows)
+        if failed:
+            raise failed[0]
         return [found[place] for place in range(len(asked))]
 
     # -- telling -------------------------------------------------------------------------------

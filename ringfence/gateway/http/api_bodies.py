@@ -258,6 +258,7 @@ class DecisionsBody(msgspec.Struct):
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _BOUND = re.compile(r"Expected `(?P<kind>int|float)` (?P<bound>[<>]= \S+) - at `\$.(?P<place>.+)`")
+_QUALITY = re.compile(r"\bq=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)(?![\d.])", re.IGNORECASE)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>[^`]+)")
 
 
@@ -285,10 +286,25 @@ def write_body(value: object, accept: str | None, content_type: str | None) -> t
 
     Returns the encoded body and its content type.
     """
-    wanted = accept if accept and ("msgpack" in accept or "json" in accept) else content_type
-    if wanted and "msgpack" in wanted:
+    wanted = content_type or ""
+    if accept and ("msgpack" in accept or "json" in accept):
+        wanted = accept if "," not in accept else _preferred(accept)
+    if "msgpack" in wanted:
         return msgspec.msgpack.encode(value), MSGPACK
     return msgspec.json.encode(value), JSON
+
+
+def _preferred(accept: str) -> str:
+    """Return the range of an `Accept` header with the highest quality among those of our formats;
+    the first one of several (RFC 9110, section 12.5.1)."""
+    best, highest = "", 0.0
+    for each in accept.split(","):
+        kind, _, parameters = each.partition(";")
+        quality = _QUALITY.search(parameters)
+        weight = float(quality[1]) if quality else 1.0
+        if weight > highest and ("msgpack" in kind or "json" in kind):
+            best, highest = kind, weight
+    return best
 
 
 def decision_body(decision: Decision) -> DecisionBody:

@@ -10,7 +10,7 @@ from typing import Any
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from google.protobuf import json_format
 
-from ringfence.errors import RingfenceError
+from ringfence.errors import ConfigError, RingfenceError
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
 from ringfence.gateway.http.http_types import JSON, HttpProblem, Response
 
@@ -24,7 +24,7 @@ async def answer_json(service: RateLimitService, body: bytes) -> Response:
     request, negative = _read(body)
     try:
         response = await service.should_rate_limit(request, negative)
-    except BadRequest as error:
+    except (BadRequest, ConfigError) as error:
         raise HttpProblem(400, str(error)) from error
     except RingfenceError as error:
         raise HttpProblem(500, str(error), cause="no_cluster") from error

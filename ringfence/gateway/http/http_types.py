@@ -128,4 +128,5 @@ async def _all_of(body: Body, most: int) -> bytes:
 
 
 def _too_large(most: int) -> HttpProblem:
-    return HttpProblem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")
+    detail = f"the body is larger than {most} bytes; ask for fewer checks at once"
+    return HttpProblem(413, detail, cause="too_large")

@@ -14,9 +14,10 @@ class OverLimit(RingfenceError):
     def __init__(self, what: str, decision: Decision) -> None:
         self.decision = decision
         """Denied decision, with limit, remaining, `retry_after` and source."""
-        super().__init__(
-            f"{what} is over its limit of {decision.limit}; {_advice(self.retry_after)}"
-        )
+        is_over = "not allowed now"  # No limit of ours has denied it.
+        if decision.limit is not None:
+            is_over = f"over its limit of {decision.limit}"
+        super().__init__(f"{what} is {is_over}; {_advice(self.retry_after)}")
 
     @property
     def retry_after(self) -> float | None:

@@ -102,6 +102,11 @@ class RateLimits:
 
     def init_app(self, app: Flask) -> None:
         """Apply the limits to a Flask application. Raises `ConfigError` for invalid settings."""
+        if not isinstance(app, Flask):
+            raise ConfigError(
+                f"app must be a Flask application, got {app!r}; give an address or a limiter as "
+                "limiter=..."
+            )
         if _KEY in app.extensions:
             raise ConfigError(
                 f"application {app.name!r} must have one RateLimits, got a second; share the first"

@@ -11,13 +11,18 @@ import pytest
 import trio
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 
+import ringfence
 from ringfence.client.connect import links_of
+from ringfence.client.decision import Decision
+from ringfence.client.requests.dispatcher import Dispatcher
+from ringfence.client.requests.targets import Target
 from ringfence.client.url import parse_url
 from ringfence.gateway.grpc.rls import RateLimitService
-from ringfence.gateway.process.worker import frame_interval, make_rls, warm_up
+from ringfence.gateway.process.worker import frame_interval, make_api, make_rls, warm_up
 from ringfence.http.headers import OUTAGE_HEADER
+from ringfence.wire import Op
 from tests.node.cluster import NAMES, World, owned, world
-from tests.ringfence.gateway.gateway import settings_of
+from tests.ringfence.gateway.gateway import RULES, post, settings_of
 
 SETUPS = [({}, 0.3, 0.0), ({"deadline": 0.018, "hedge_after": 0.007}, 0.02, 0.15)]
 """Settings of the gateway, the `timeout` of Envoy's filter, and how long the failure policy answers
@@ -131,3 +136,38 @@ async def test_without_members_the_failure_policy_answers_in_time(
     assert (open_.overall_code, strict.overall_code) == (OK, OVER)
     headers = {each.key: each.value for each in strict.response_headers_to_add}
     assert headers == {"retry-after": "1", OUTAGE_HEADER.lower(): "deny"}
+
+
+async def test_refunds_peeks_and_resets_have_the_deadline_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float | None] = []
+    ask = Dispatcher.ask
+
+    async def asked(
+        self: Dispatcher,
+        op: Op,
+        targets: list[Target],
+        costs: list[int],
+        timeout: float | None,  # noqa: ASYNC109
+        **more: int,
+    ) -> list[Decision]:
+        waits.append(timeout)
+        return await ask(self, op, targets, costs, timeout, **more)
+
+    monkeypatch.setattr(Dispatcher, "ask", asked)
+    client = {"domain": "api", "descriptors": [{"client": "x"}]}
+    by_limit = {"limit": "5/minute", "key": ["x"]}
+    refund = request_for("client", "x")
+    refund.descriptors[0].hits_addend.value = 1
+    settings = settings_of(deadline=0.5)
+    async with ringfence.local(RULES) as limiter:
+        api = make_api(limiter, settings)
+        for path in ("/v1/refund", "/v1/reset"):
+            assert (await post(api, path, client)).status == 200
+        for path in ("/v1/peek", "/v1/refund", "/v1/reset"):
+            assert (await post(api, path, by_limit)).status == 200
+        await make_rls(limiter, settings).should_rate_limit(refund, [True])
+
+    assert waits[:5] == [0.5] * 5
+    assert waits[5] == pytest.approx(0.5, rel=0.5)

@@ -4,8 +4,8 @@ import pytest
 
 import ringfence
 from ringfence.errors import ConfigError
-from ringfence.gateway.process.worker import require_rules
-from tests.ringfence.gateway.gateway import RULES, api, ask, post, rls, settings_of
+from ringfence.gateway.process.worker import make_api, require_rules
+from tests.ringfence.gateway.gateway import RULES, api, ask, json_of, post, rls, settings_of
 from tests.ringfence.gateway.grpc.test_rls import request
 from tests.ringfence.gateway.process.test_metrics import samples
 
@@ -76,3 +76,21 @@ async def test_default_settings_and_settings_with_rules_cause_no_warning(
         require_rules(limiter, settings_of(auth=["path+client=ip"], strict=True))
 
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/check", {"domain": "apo", "descriptors": [{"client": "x"}]}),
+        ("/v1/check", {"checks": [{"domain": "apo", "descriptors": [{"client": "x"}]}]}),
+        ("/json", {"domain": "apo", "descriptors": [{"entries": [{"key": "client"}]}]}),
+    ],
+)
+async def test_a_strict_gateway_answers_unmatched_checks_with_400(path: str, body: object) -> None:
+    async with ringfence.local(RULES, strict=True) as limiter:
+        gateway = make_api(limiter, settings_of(strict=True))
+        response = await post(gateway, path, body)
+
+    assert response.status == 400
+    assert "domain 'apo' has no rules" in json_of(response)["detail"]
+    assert gateway.counters["bugs"] == 0

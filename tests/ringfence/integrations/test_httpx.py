@@ -178,6 +178,24 @@ async def test_responses_without_an_acceptable_wait_are_returned_unchanged(answe
         assert len(upstream.paths) == 1
 
 
+async def test_nothing_is_sent_in_a_pause_that_is_longer_than_a_request_waits(autojump_clock):
+    upstream = Upstream((429, {"Retry-After": "60"}))
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, "100/s", max_wait=1, respect_retry_after=True) as client,
+    ):
+        assert (await client.get("/a")).status_code == 429
+        with pytest.raises(
+            TurnTooLate, match=r"^GET http://up.test/b is not allowed now; retry in 60 s"
+        ) as caught:
+            await client.get("/b")
+        assert caught.value.retry_after == 60
+
+        await trio.sleep(59.5)
+        assert (await client.get("/c")).status_code == 200
+    assert upstream.paths == ["/a", "/c"]
+
+
 async def test_upstream_refusals_are_returned_unless_waiting_is_configured(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "1"}))
     async with (
@@ -216,6 +234,24 @@ def test_a_blocking_client_also_waits_after_a_429(monkeypatch):
             assert fake_sleep.slept == [7]
             with pytest.raises(TurnTooLate):
                 client.get("http://other.test/a")
+
+
+def test_a_blocking_client_sends_nothing_in_a_long_pause(monkeypatch):
+    fake_sleep, upstream = FakeSleep(monkeypatch), Upstream((429, {"Retry-After": "60"}))
+    with local(RuleSet()) as limiter:
+        transport = WaitingTransport(
+            limiter,
+            "9/hour token_bucket",
+            max_wait=1,
+            respect_retry_after=True,
+            transport=httpx.MockTransport(upstream),
+        )
+        with httpx.Client(transport=transport) as client:
+            assert client.get("http://up.test/a").status_code == 429
+            with pytest.raises(TurnTooLate):
+                client.get("http://up.test/b")
+
+    assert (fake_sleep.slept, upstream.paths) == ([], ["/a"])
 
 
 def test_a_blocking_client_waits_for_its_turn_in_real_time():

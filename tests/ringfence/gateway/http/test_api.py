@@ -319,6 +319,25 @@ async def test_the_error_of_an_invalid_body_states_the_position(body: object, wo
         assert gateway.counters["refused_bad_body"] == 1
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/json, application/msgpack;q=0.1", "application/json"),
+        ("application/msgpack;q=0.1, application/json;q=0.9", "application/json"),
+        ("application/json;q=0.5, application/msgpack", "application/msgpack"),
+        ("application/msgpack;q=0, application/json;q=0.001", "application/json"),
+        ("application/msgpack, application/json", "application/msgpack"),
+        ("text/html, application/msgpack; Q=0.3", "application/msgpack"),
+        ("application/msgpack;q=1.5.2, application/json;q=0.9", "application/msgpack"),
+    ],
+)
+async def test_the_preferred_format_of_several_is_sent(accept: str, kind: str) -> None:
+    async with api() as gateway:
+        response = await post(gateway, "/v1/check", X, {"Accept": accept})
+
+    assert (response.status, response.content_type) == (200, kind)
+
+
 async def test_other_client_errors_have_standard_http_statuses() -> None:
     async with api(max_checks=2) as gateway:
         unknown_path = await ask(gateway, "GET", "/v2/check")
@@ -333,6 +352,7 @@ async def test_other_client_errors_have_standard_http_statuses() -> None:
         413,
     ]
     assert header(wrong_method, "Allow") == "POST"
+    assert gateway.counters["refused_too_large"] == 1
 
 
 async def test_health_counters_and_head_requests_are_answered() -> None:

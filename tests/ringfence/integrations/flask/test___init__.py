@@ -216,6 +216,11 @@ def test_head_requests_that_are_not_exempt_are_limited(app: Flask, limits: RateL
     assert [client.head("/item").status_code for _ in range(2)] == [200, 429]
 
 
+def test_an_address_in_place_of_the_application_is_an_error_that_names_the_argument() -> None:
+    with pytest.raises(ConfigError, match=r"got 'ringfence://a'; give an address .* limiter="):
+        RateLimits("ringfence://a", limit="5/minute")  # type: ignore[arg-type]
+
+
 def test_a_second_extension_of_an_application_is_an_error(app: Flask, limits: RateLimits) -> None:
     limits.init_app(app)
 
