@@ -134,8 +134,9 @@ class Cluster:
         return await self._refresher.wait_joined(timeout)
 
     async def aclose(self) -> None:
-        """Send the last report of decisions made in this process, and close the links to all
-        nodes."""
+        """Return the leases, send the last report of decisions made in this process, and close the
+        links to all nodes."""
+        await self._leases.give_back_all()
         await self._report_loop.flush()
         self.close()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from ringfence import runtime
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.peering.link import Link
 from ringfence.peering.routing import Routes
@@ -9,6 +10,9 @@ from ringfence.transport.interface import Timer, Transport
 from ringfence.wire import LeaseGrant, LeaseRequest, Message
 
 __all__ = ["LeaseRequests"]
+
+_FINAL_TIMEOUT = 0.5
+"""Seconds to wait for the owners' answers when all leases are returned."""
 
 
 class LeaseRequests:
@@ -25,6 +29,20 @@ class LeaseRequests:
         self._transport = transport
         self._routes = routes
         self._timer: Timer | None = None
+        self._unanswered = 0
+        """Number of requests without an answer."""
+        self._answered = runtime.Event()
+
+    async def give_back_all(self) -> None:
+        """Return all leases, and wait a short time for the owners' answers.
+
+        Otherwise, the owners would charge the unspent units when the leases end.
+        """
+        self.leases.give_back_all()
+        with runtime.move_on_after(_FINAL_TIMEOUT, shield=True):
+            while self._unanswered:
+                self._answered = runtime.Event()
+                await self._answered.wait()
 
     def close(self) -> None:
         """Stop the timer that returns leases."""
@@ -38,6 +56,8 @@ class LeaseRequests:
             return
 
         def on_reply(reply: object) -> None:
+            self._unanswered -= 1
+            self._answered.set()
             answer = reply if isinstance(reply, LeaseGrant) and link.is_subscribed else None
             self.leases.on_answer(ask, link, asked_at, answer)
             self._start_timer()
@@ -45,6 +65,7 @@ class LeaseRequests:
         def make(seq: int) -> Message:
             return LeaseRequest(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
+        self._unanswered += 1
         link.call(make, on_reply)
 
     def _link_for(self, ask: LeaseAsk) -> Link | None:

@@ -110,6 +110,8 @@ class Leases:
         self._paused_until: dict[bytes, float] = {}
         self._check_counts: Counter[bytes] = Counter()
         self._counted_until = float("-inf")
+        self._has_ended = False
+        """Whether all leases were given back, and no new one is used."""
         self.find = self._current.get
         """Return the current lease of a key, or None; it may have ended."""
 
@@ -156,7 +158,9 @@ class Leases:
             asked_at + answer.for_ns / 1e9 * _USED_SHARE,
             *(answer.limit, answer.remaining, answer.reset_after_ns, node),
         )
-        if key not in self._current:
+        if self._has_ended:
+            self._give_back([lease])
+        elif key not in self._current:
             self._current[key] = lease
         elif key not in self._next:
             self._next[key] = lease
@@ -195,6 +199,14 @@ class Leases:
                 else:
                     self._drop(lease)
                     self._give_back([lease])
+
+    def give_back_all(self) -> None:
+        """Return all leases to their owners, also those that are requested now."""
+        self._has_ended = True
+        for held in (self._next, self._current):
+            for lease in [*held.values()]:
+                self._drop(lease)
+                self._give_back([lease])
 
     def next_deadline(self) -> float:
         """Return when `tick` must be called next; infinity without leases."""
