@@ -343,25 +343,30 @@ def rotate(directory: Path, step: str) -> str:
 
     `add` adds a new key, `use` makes it the sealing key, and `drop` removes the old key. Copy the
     cluster key file to every node between the steps. Raises `ConfigError` if the step does not
-    match the file.
+    match the file: nodes seal with its first key, and an empty line says that the second one is the
+    old one.
     """
     path = KeyDir(directory).cluster_key
     try:
-        keys = path.read_text("ascii").split()
+        text = path.read_text("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: cannot be read ({error}); `ringfence keys new` writes one"
         ) from error
+    keys, is_new_used = text.split(), "\n\n" in text
     match step, keys:
         case "add", [old]:
-            keys, now = [old, secrets.token_hex(32)], "the new key is taken, the old one is used"
-        case "use", [old, new]:
-            keys, now = [new, old], "the first key is used, the second one is still taken"
-        case "drop", [new, _]:
-            keys, now = [new], "one key is left"
-        case "add", _:
-            raise ConfigError(f"{path}: a change of keys is under way; `use` or `drop` comes next")
+            written = f"{old}\n{secrets.token_hex(32)}\n"
+            now = "the new key is taken, the old one is used"
+        case "use", [old, new] if not is_new_used:
+            written = f"{new}\n\n{old}\n"
+            now = "the new key is used, the old one is still taken"
+        case "drop", [new, _] if is_new_used:
+            written, now = f"{new}\n", "the new key is left"
+        case _, [_, _]:
+            following = "drop" if is_new_used else "use"
+            raise ConfigError(f"{path}: a change of keys is under way; `{following}` comes next")
         case _:
             raise ConfigError(f"{path}: holds {len(keys)} key; `add` comes first")
-    replace_private(path, "".join(f"{key}\n" for key in keys).encode())
+    replace_private(path, written.encode())
     return now

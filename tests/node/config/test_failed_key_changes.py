@@ -80,3 +80,18 @@ def test_the_first_node_without_a_certificate_is_named(keys: KeyDir, order: list
 def test_the_first_existing_file_is_named(keys: KeyDir) -> None:
     with pytest.raises(ConfigError, match=r"/ca\.pem exists; name a directory without keys"):
         write_keys(keys.path, [], [], ["app:check"], 30, ["a"])
+
+
+def test_a_step_of_a_rotation_that_is_repeated_or_left_out_changes_nothing(keys: KeyDir) -> None:
+    rotate(keys.path, "add")
+    with pytest.raises(ConfigError, match="`use` comes next"):
+        rotate(keys.path, "drop")
+    old, new = load_access(keys).cluster_keys
+    rotate(keys.path, "use")
+    for step in ("use", "add"):
+        with pytest.raises(ConfigError, match="`drop` comes next"):
+            rotate(keys.path, step)
+    assert load_access(keys).cluster_keys == (new, old)
+
+    rotate(keys.path, "drop")
+    assert load_access(keys).cluster_keys == (new,)

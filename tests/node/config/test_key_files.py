@@ -222,7 +222,7 @@ def test_the_error_for_a_wrong_rotation_step_names_the_right_one(tmp_path: Path)
         with pytest.raises(ConfigError, match="`add` comes first"):
             rotate(tmp_path / "keys", step)
     rotate(tmp_path / "keys", "add")
-    with pytest.raises(ConfigError, match="`use` or `drop` comes next"):
+    with pytest.raises(ConfigError, match="`use` comes next"):
         rotate(tmp_path / "keys", "add")
     with pytest.raises(ConfigError, match="`ringfence keys new` writes one"):
         rotate(tmp_path, "add")
