@@ -50,7 +50,7 @@ async def run_with_gateway(
     settings file. `operator_ports` are the nodes' TCP ports, which the gateway must not use. Raises
     `ConfigError` for wrong settings, and when the gateway cannot start.
     """
-    environment = check_gateway(nodes, config, operator_ports)
+    check_gateway(nodes, config, operator_ports)
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
     words += ["--config", str(config)] if config is not None else []
     async with trio.open_nursery() as nursery:
@@ -60,23 +60,27 @@ async def run_with_gateway(
             nursery.cancel_scope.cancel()
 
         await nursery.start(run)
-        await _keep_running(words, environment)
+        await _keep_running(words, nodes)
 
 
 def check_gateway(
     nodes: Sequence[NodeSettings], config: Path | None, operator_ports: Sequence[Listener]
-) -> dict[str, str]:
-    """Validate the settings of a gateway beside these nodes; return its environment.
+) -> None:
+    """Validate the settings of a gateway beside these nodes. Raises `ConfigError`."""
+    from ringfence.gateway import load_gateway_settings
+
+    gateway = load_gateway_settings(config, _environment(nodes))
+    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
+    require_distinct([*operator_ports, *own])
+
+
+def _environment(nodes: Sequence[NodeSettings]) -> dict[str, str]:
+    """Return the environment of a gateway beside these nodes, with its token as it is now on disk.
 
     Raises `ConfigError`.
     """
-    from ringfence.gateway import load_gateway_settings
-
     environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
     environment.pop(NOTIFY_SOCKET, None)  # The node notifies systemd.
-    gateway = load_gateway_settings(config, environment)
-    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
-    require_distinct([*operator_ports, *own])
     return environment
 
 
@@ -110,26 +114,37 @@ def _place(settings: NodeSettings) -> str:
     return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
 
 
-async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
+async def _keep_running(words: list[str], nodes: Sequence[NodeSettings]) -> None:
     """Start the gateway, and restart it whenever it ends. Raises `ConfigError` for invalid
     settings."""
     for attempt in count():
-        process = await trio.lowlevel.open_process(
-            words, stdin=subprocess.PIPE, env=dict(environment)
-        )
         try:
-            status = await process.wait()
+            # Not reused for the next start, because its token may be replaced while the node runs.
+            environment = _environment(nodes)
+        except ConfigError as error:
+            if attempt == 0:
+                raise
+            logger.error("the gateway is not started: %s", error)
+        else:
+            status = await _run_once(words, environment)
             if status == _WRONG_INPUT and attempt == 0:
                 raise ConfigError("the gateway cannot start; its log above says why")
             logger.error("the gateway has ended with status %d and is started again", status)
-        finally:
-            with trio.move_on_after(_STOP_TIMEOUT, shield=True):
-                if process.returncode is None:
-                    process.terminate()
-                    await process.wait()
-            if process.returncode is None:
-                process.kill()
         await trio.sleep(_PAUSE)
+
+
+async def _run_once(words: list[str], environment: Mapping[str, str]) -> int:
+    """Run the process of the gateway until it ends; return its exit status."""
+    process = await trio.lowlevel.open_process(words, stdin=subprocess.PIPE, env=dict(environment))
+    try:
+        return await process.wait()
+    finally:
+        with trio.move_on_after(_STOP_TIMEOUT, shield=True):
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+        if process.returncode is None:
+            process.kill()
 
 
 def _is_ipv6(host: str) -> bool:

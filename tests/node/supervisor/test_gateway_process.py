@@ -51,11 +51,12 @@ class FakeGateway:
 class Run:
     """Run of a node that ends when the test says so, with a gateway."""
 
-    def __init__(self, *, obeys: bool = True) -> None:
+    def __init__(self, node: NodeSettings = NODE, *, obeys: bool = True) -> None:
         self.gateways: list[FakeGateway] = []
         self.node_ends = trio.Event()
         self.ended_at: float | None = None
         self.error: BaseException | None = None
+        self._node = node
         self._obeys = obeys
 
     async def open_process(self, words: Sequence[str], **options: Any) -> FakeGateway:
@@ -68,7 +69,7 @@ class Run:
 
     async def run(self, config: Path | None) -> None:
         try:
-            await gateway.run_with_gateway(self._serve, [NODE], config)
+            await gateway.run_with_gateway(self._serve, [self._node], config)
         except* ConfigError as group:
             self.error = group
             while isinstance(self.error, BaseExceptionGroup):
@@ -78,9 +79,13 @@ class Run:
 
 @asynccontextmanager
 async def running(
-    monkeypatch: pytest.MonkeyPatch, config: Path | None = None, *, obeys: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    config: Path | None = None,
+    *,
+    node: NodeSettings = NODE,
+    obeys: bool = True,
 ) -> AsyncIterator[Run]:
-    run = Run(obeys=obeys)
+    run = Run(node, obeys=obeys)
     monkeypatch.setattr(gateway.trio.lowlevel, "open_process", run.open_process)
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     async with trio.open_nursery() as nursery:
@@ -154,3 +159,46 @@ async def test_wrong_settings_of_the_gateway_end_its_node(
 
         assert str(run.error) == "the gateway cannot start; its log above says why"
         assert len(run.gateways) == 1
+
+
+def write_token(keys: Path, name: str, digits: str) -> None:
+    (keys / f"{name}.token").write_text(f"{name}.{digits * 16}\n", "ascii")
+
+
+async def test_each_start_of_the_gateway_uses_the_token_that_is_on_disk_then(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    write_token(tmp_path, "app", "0a")
+    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    async with running(monkeypatch, node=node) as run:
+        write_token(tmp_path, "app", "0b")
+        run.gateways[0].end(1)
+        await trio.sleep(1.1)
+        write_token(tmp_path, "gateway", "0c")
+        run.gateways[1].end(1)
+        await trio.sleep(1.1)
+
+        urls = [process.environment["RINGFENCE_URL"] for process in run.gateways]
+    tokens = [url.removeprefix("ringfence://").partition("@")[0] for url in urls]
+    assert tokens == ["app." + "0a" * 16, "app." + "0b" * 16, "gateway." + "0c" * 16]
+
+
+async def test_a_gateway_whose_token_is_gone_starts_when_there_is_one_again(
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_token(tmp_path, "app", "0a")
+    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    async with running(monkeypatch, node=node) as run:
+        (tmp_path / "app.token").unlink()
+        run.gateways[0].end(1)
+        await trio.sleep(1.5)
+        assert len(run.gateways) == 1
+        assert "the gateway is not started: --gateway needs a token" in caplog.text
+        write_token(tmp_path, "gateway", "0b")
+        await trio.sleep(1)
+
+        assert len(run.gateways) == 2
+        assert run.ended_at is None
