@@ -5,6 +5,8 @@ bad file never replaces good rules by itself. `build` decides the meaning of the
 reads files and decodes them, within bounds.
 """
 
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,9 +69,9 @@ def load_files(
 def load_path(path: Path, *, defaults: Defaults | None = None, merge: bool = False) -> LoadedRules:
     """Read one file, or every `*.yaml` and `*.yml` file of a directory in sorted order.
 
-    Hidden files (names that begin with a dot) are skipped. Otherwise as `load_files`. The
-    directory's own modification time counts for the version too, because removing a file changes
-    it. Raises `RuleFileError`.
+    Hidden files (names that begin with a dot) and directories are skipped. A symbolic link without
+    a target is an error. Otherwise as `load_files`. The directory's own modification time counts
+    for the version too, because removing a file changes it. Raises `RuleFileError`.
     """
     before = _latest_change([path])
     try:
@@ -88,7 +90,14 @@ def load_path(path: Path, *, defaults: Defaults | None = None, merge: bool = Fal
 
 
 def _is_rule_file(path: Path) -> bool:
-    return path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+    if path.suffix not in _SUFFIXES or path.name.startswith("."):
+        return False
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        # Reading the file reports the error. Without it, a symbolic link whose target is missing
+        # would remove the limits of its domain silently. A file that was removed is no error.
+        return os.path.lexists(path)
 
 
 def _latest_change(paths: Sequence[Path]) -> int:

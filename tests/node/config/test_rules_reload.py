@@ -139,6 +139,29 @@ def test_a_link_changed_to_another_directory_is_detected(tmp_path: Path) -> None
     assert amount_of(load_if_changed(rule_files)) == 6
 
 
+def test_a_link_that_loses_its_target_keeps_the_rules_until_it_has_one_again(
+    tmp_path: Path,
+) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    write_file(rules / "other.yaml", rules_of(1, "other"), mtime=1000)
+    write_file(tmp_path / "target", rules_of(5), mtime=1000)
+    (rules / "api.yaml").symlink_to(tmp_path / "target")
+    rule_files = rule_files_at(rules)
+    rule_files.load()
+
+    (tmp_path / "target").unlink()
+    assert rule_files.has_changed()
+    assert rule_files.reload() is None
+    assert "api.yaml: cannot be read: no such file" in rule_files.refusal
+
+    write_file(tmp_path / "target", rules_of(6), mtime=1001)
+    loaded = load_if_changed(rule_files)
+
+    assert loaded is not None
+    assert sorted(loaded.domains) == ["api", "other"]
+
+
 def test_links_without_a_target_hide_no_change_of_other_files(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f".{name}").symlink_to("nowhere")

@@ -214,6 +214,28 @@ def test_a_directory_of_symbolic_links_as_in_container_mounts_is_read(tmp_path):
     assert load_path(tmp_path).rules.domains == ("d",)
 
 
+def test_a_link_without_a_target_that_is_named_like_a_rule_file_is_refused(tmp_path):
+    write(tmp_path, "a.yaml", GOOD)
+    (tmp_path / ".#a.yaml").symlink_to("user@host.1")
+    (tmp_path / "notes").symlink_to("missing")
+    assert load_path(tmp_path).rules.domains == ("d",)
+
+    (tmp_path / "web.yaml").symlink_to("missing")
+    (problem,) = problems_of(load_path, tmp_path)
+
+    assert problem.startswith(f"{tmp_path / 'web.yaml'}: cannot be read: no such file or directory")
+
+
+def test_links_to_directories_and_removed_files_are_skipped(tmp_path, monkeypatch):
+    write(tmp_path, "a.yaml", GOOD)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.yaml").symlink_to("folder")
+    listed = [*tmp_path.iterdir(), tmp_path / "removed.yaml"]
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter(listed))
+
+    assert load_path(tmp_path).rules.domains == ("d",)
+
+
 def test_one_domain_in_two_files_needs_merging(tmp_path):
     first = write(tmp_path, "a.yaml", GOOD)
     second = write(tmp_path, "b.yaml", GOOD.replace("key: k", "key: l"))
