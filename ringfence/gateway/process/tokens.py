@@ -75,7 +75,10 @@ class TokenReload:
         place."""
         self._path = path
         self._tokens = tokens
-        self._seen: tuple[int, ...] = ()
+        self._loaded: tuple[int, ...] = ()
+        """Fingerprint of the file that was loaded last."""
+        self._logged: tuple[tuple[int, ...], str] = ((), "")
+        """Fingerprint and error of the file whose error was logged last."""
 
     def reload_if_changed(self) -> None:
         """Load the token file again if it has changed, and log which tokens were added or
@@ -84,15 +87,19 @@ class TokenReload:
             now = self._path.stat()
         except OSError:
             return  # Some tools remove a file before they write it again.
-        seen = now.st_mtime_ns, now.st_size, now.st_ino
-        if seen == self._seen:
+        # The time of the status change (ctime) also changes when the file becomes readable.
+        seen = now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino
+        if seen == self._loaded:
             return
-        self._seen = seen
         try:
             known = load_token_file(self._path)
         except ConfigError as error:
-            logger.error("tokens not reloaded, the old ones stay in force: %s", error)
+            # Loaded again at the next call, but logged only once.
+            if self._logged != (seen, str(error)):
+                self._logged = seen, str(error)
+                logger.error("tokens not reloaded, the old ones stay in force: %s", error)
             return
+        self._loaded, self._logged = seen, ((), "")
         before, self._tokens.known = self._tokens.known, known
         named = (
             ("added", known.keys() - before.keys()),

@@ -1,5 +1,6 @@
 """Authorization of the gateway's clients by tokens and certificates."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,42 @@ def test_an_invalid_or_missing_token_file_changes_nothing(
     assert tokens.scopes_of(bearer()) == {Scope.CHECK}
     [record] = caplog.records
     assert record.getMessage().startswith("tokens not reloaded, the old ones stay in force")
+
+
+def test_a_token_file_that_becomes_readable_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_token_file(tmp_path, '["check"]')
+    tokens = load_tokens(path)
+    file = TokenReload(path, tokens)
+    write_token_file(tmp_path, '["observe"]')
+
+    def refuse(path: Path, encoding: str) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        file.reload_if_changed()
+        file.reload_if_changed()
+    assert tokens.scopes_of(bearer()) == {Scope.CHECK}
+    assert len(caplog.records) == 1
+
+    file.reload_if_changed()
+
+    assert tokens.scopes_of(bearer()) == {Scope.OBSERVE}
+
+
+def test_a_token_file_of_equal_size_and_modification_time_is_loaded(tmp_path: Path) -> None:
+    path = write_token_file(tmp_path, '["check"]')
+    os.utime(path, (1000, 1000))
+    tokens = load_tokens(path)
+    file = TokenReload(path, tokens)
+    file.reload_if_changed()
+
+    ctime = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == ctime:  # The clock of some file systems is coarse.
+        write_token_file(tmp_path, '["reset"]')
+        os.utime(path, (1000, 1000))
+    file.reload_if_changed()
+
+    assert tokens.scopes_of(bearer()) == {Scope.RESET}
