@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec import Struct
 
-from node.config.access import Access, KeyDir, load_access
+from node.config.access import Access, KeyDir, load_access, reload_access
 from node.config.certificate_expiry import Expiry, expiries, log_expiries, warn_daily
 from node.config.certificates import expiry_of, load_node_tls
 from node.config.discovery import Discovery
@@ -224,7 +224,7 @@ class _KeyReload:
         """Load and apply all key and certificate files, or none if one is invalid; log the
         changes."""
         try:
-            access = load_access(self._keys, self._in_force[0].cluster)
+            access = reload_access(self._keys, self._in_force[0])
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
             if self._port is not None:
                 self._port.reload_certificate()

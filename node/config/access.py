@@ -15,10 +15,12 @@ from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
 from ringfence.transport.tls.certificates import node_label
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
-__all__ = ["Access", "KeyDir", "load_access", "proof_in"]
+__all__ = ["Access", "KeyDir", "load_access", "proof_in", "reload_access"]
 
 _RESET_CONTEXT = b"ringfence stateless reset\x00"
 """Separates this use of the cluster key from every other use."""
+_KEY_SIZE = 32
+"""Bytes of a cluster key, as `ringfence keys new` and `ringfence keys rotate` write it."""
 _NO_TOKEN = TokenEntry(bytes(32), frozenset())
 
 
@@ -160,9 +162,23 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
             f"{keys.cluster_key}: must have one key, or two while `ringfence keys rotate` changes "
             f"them, got {len(cluster_keys)}; copy the file of another node"
         )
-    if min(map(len, cluster_keys)) < 16:
+    wrong = [len(key) for key in cluster_keys if len(key) != _KEY_SIZE]
+    if wrong:
         raise ConfigError(
-            f"{keys.cluster_key}: each key must have at least 16 bytes; `ringfence keys new` "
-            "writes 32"
+            f"{keys.cluster_key}: each key must have {_KEY_SIZE} bytes, got {wrong[0]}; copy the "
+            "complete file of another node; for a new cluster, `ringfence keys new` writes one"
         )
     return Access(cluster_keys, cluster, load_token_file(keys.tokens))
+
+
+def reload_access(keys: KeyDir, earlier: Access) -> Access:
+    """Read cluster key and tokens again. Raises `ConfigError`, also if all tokens of `earlier` are
+    gone, because a file that is not completely written has none."""
+    access = load_access(keys, earlier.cluster)
+    if earlier.tokens and not access.tokens:
+        raise ConfigError(
+            f"{keys.tokens}: must have at least one token at a reload, got none; copy the complete "
+            "file, or add a token with `ringfence keys add-token`; to run without tokens, restart "
+            "the node"
+        )
+    return access

@@ -92,7 +92,7 @@ class TokenReload:
         if seen == self._loaded:
             return
         try:
-            known = load_token_file(self._path)
+            known = _load(self._path)
         except ConfigError as error:
             # Loaded again at the next call, but logged only once.
             if self._logged != (seen, str(error)):
@@ -119,9 +119,17 @@ def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens
     """
     if path is None:
         return Tokens(open_scopes=frozenset([Scope.CHECK])) if asks_certificates else Tokens()
+    return Tokens(_load(path), is_open=False)
+
+
+def _load(path: Path) -> dict[str, TokenEntry]:
+    """Load a token file, which must have tokens; one that is not completely written has none.
+
+    Raises `ConfigError`.
+    """
     known = load_token_file(path)
     if not known:
         raise ConfigError(
             f"{path}: must have at least one token, got none; `ringfence keys add-token` adds one"
         )
-    return Tokens(known, is_open=False)
+    return known

@@ -101,15 +101,16 @@ def test_an_invalid_cluster_key_is_rejected_with_its_file_name(
 @pytest.mark.parametrize(
     ("sizes", "error"),
     [
-        ((15,), "at least 16 bytes"),
-        ((16,), None),
-        ((32, 16), None),
-        ((32, 15), "at least 16 bytes"),
-        ((16, 16, 16), "got 3"),
+        ((31,), "must have 32 bytes, got 31"),
+        ((33,), "must have 32 bytes, got 33"),
+        ((32,), None),
+        ((32, 32), None),
+        ((32, 16), "must have 32 bytes, got 16"),
+        ((32, 32, 32), "got 3"),
         ((), "got 0"),
     ],
 )
-def test_a_node_has_one_or_two_cluster_keys_of_at_least_16_bytes(
+def test_a_node_has_one_or_two_cluster_keys_of_32_bytes(
     tmp_path: Path, sizes: tuple[int, ...], error: str | None
 ) -> None:
     cluster_keys = tuple([bytes([size]) * size for size in sizes])

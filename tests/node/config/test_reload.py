@@ -188,6 +188,28 @@ async def test_no_file_is_reloaded_when_one_is_invalid(served: Served, name: str
         assert not served.has_ended
 
 
+@pytest.mark.parametrize("content", ["", "[tokens]\n", "# none\n"])
+async def test_a_token_file_without_tokens_is_not_reloaded(served: Served, content: str) -> None:
+    async with running(served) as node:
+        good = served.keys.tokens.read_text("utf-8")
+        served.keys.tokens.write_text(content, "utf-8")
+
+        line = await served.hup()
+        assert line.startswith("keys not reloaded, the old ones stay in force: ")
+        assert f"{served.keys.tokens}: must have at least one token at a reload, got none" in line
+        assert node.access.current.tokens.keys() == {"app"}
+
+        served.keys.tokens.write_text(good, "utf-8")
+        assert await served.hup() == "keys and certificates reloaded; nothing changed"
+
+
+async def test_a_node_without_tokens_starts_and_reloads(served: Served) -> None:
+    served.keys.tokens.write_text("", "utf-8")
+    async with running(served) as node:
+        assert await served.hup() == "keys and certificates reloaded; nothing changed"
+        assert node.access.current.tokens == {}
+
+
 async def test_rules_are_reloaded_on_sighup_and_invalid_ones_counted(served: Served) -> None:
     async with running(served) as node:
         assert served.amount() == 5
