@@ -70,6 +70,26 @@ async def test_every_metric_and_label_exists(samples: Labels) -> None:
         assert {label for by in grouped for label in by.split(", ")} <= known, expression
 
 
+async def test_alerts_see_the_first_count_of_a_series_that_is_new(
+    autojump_clock: MockClock,
+) -> None:
+    """`increase` and `rate` are 0 for a series with one value, so an event that does not repeat
+    needs `unless ... offset`. An alert with `for` waits for more events anyway."""
+    async with world("a") as cluster:
+        text = (await ask(app_of(cluster.nodes["a"]), "/metrics")).body.decode()
+    families = text_string_to_metric_families(text)
+    at_start = {sample.name for family in families for sample in family.samples}
+    checked = 0
+    for rule in RULES:
+        expression = rule["expr"]
+        for name, window in re.findall(r"(?:increase|rate)\((\w+).*?\[(\w+)\]", expression):
+            if name not in at_start and "for" not in rule:
+                assert f"({name} unless {name} offset {window}) > 0" in expression, rule["alert"]
+                checked += 1
+
+    assert checked
+
+
 def test_alerts_and_dashboard_have_expressions_with_metrics() -> None:
     assert len(RULES) >= 10
     assert len(EXPRESSIONS) >= 20
