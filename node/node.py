@@ -293,14 +293,16 @@ class Node:
 
     # -- changes of the configuration ----------------------------------------------------------
 
-    def change_rules(self, rules: RuleSet) -> None:
-        """Replace the rules immediately; counters of unchanged rules are kept.
+    def change_rules(self, rules: RuleSet) -> bool:
+        """Replace the rules immediately; return False if they are equal to the current ones.
+
+        Counters of unchanged rules are kept.
 
         The version of the rules always increases, even if the new files are older, because clients
         only accept newer rules.
         """
         if rules == self.rules.current:
-            return
+            return False
         if self.metrics.active is not None:
             self.metrics.active.set_rules(rules)  # Earlier counts have the names of the old rules.
         self.rules.change(rules)
@@ -310,6 +312,7 @@ class Node:
         self._subscriptions.end_all_denials()
         self.shards.lender.recall_all()
         self.handler.slots.call_all()
+        return True
 
     def change_access(self, access: Access) -> int:
         """Replace the keys and tokens; return the number of connections that were closed because of

@@ -268,11 +268,15 @@ async def _follow(
         rules = await trio.to_thread.run_sync(rulebook.reload, abandon_on_cancel=True)
         node.counters.add("reloads_refused", rulebook.refusals - before)
         node.rules.refusal = rulebook.refusal
-        if rules is not None:
-            node.change_rules(rules)
+        if rules is None:
+            continue
+        if node.change_rules(rules):
+            current = node.rules.current
             logger.info(
-                "rules of version %d in force, %d in all", rules.version, len(rules.rules())
+                "rules of version %d in force, %d in all", current.version, len(current.rules())
             )
+        else:
+            logger.info("rules reloaded; nothing changed")
 
 
 async def _wait_for_reload(

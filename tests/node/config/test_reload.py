@@ -231,6 +231,23 @@ async def test_rules_are_reloaded_on_sighup_and_invalid_ones_counted(served: Ser
         assert node.rules.refusal == ""
 
 
+async def test_the_log_names_the_rules_in_force_only_after_a_change(served: Served) -> None:
+    async with running(served) as node:
+        version = node.rules.current.version
+        await served.signal(signal.SIGHUP)
+        await served.until(lambda: bool(served.log("rules")))
+        assert served.log("rules") == ["rules reloaded; nothing changed"]
+        assert node.rules.current.version == version
+
+        served.write_rules(6)
+        await served.signal(signal.SIGHUP)
+        await served.until(lambda: bool(served.log("rules")))
+        assert served.log("rules") == [
+            f"rules of version {node.rules.current.version} in force, 1 in all"
+        ]
+        assert node.rules.current.version > version
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_terminating_signal_ends_the_node(served: Served, number: int) -> None:
     async with running(served) as node:
