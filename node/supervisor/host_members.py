@@ -22,6 +22,8 @@ class HostMember(Struct):
     is_up: bool = False
     """Whether it serves."""
     was_ever_up: bool = False
+    is_leaving: bool = False
+    """Whether its process has begun to leave on request."""
     has_left: bool = False
     """Whether the member has left on request."""
     restarts: int = 0

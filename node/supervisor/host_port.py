@@ -88,7 +88,7 @@ class _Page:
 
     async def _ready(self, request: AdminRequest) -> AdminResponse:
         """Return whether all members are ready, except those that were asked to leave."""
-        staying = [member for member in self._host.members if not member.has_left]
+        staying = _staying(self._host.members)
         async with self._asking:  # Concurrent probes share one query of the members.
             known = [(member.name, member.is_up) for member in staying]
             if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
@@ -99,6 +99,7 @@ class _Page:
                     if each is None or each.status != 200
                 ]
                 self._told_of, self._told_at = known, trio.current_time()
+        staying = _staying(staying)  # A member may have begun to leave meanwhile.
         behind = [member.name for member in staying if member.name in self._not_ready]
         if behind or not staying:
             raise HttpProblem(
@@ -152,6 +153,11 @@ class _Page:
             for place, member in enumerate(members):
                 nursery.start_soon(one, place, member)
         return answers
+
+
+def _staying(members: Sequence[HostMember]) -> list[HostMember]:
+    """Return the members that were not asked to leave."""
+    return [member for member in members if not (member.is_leaving or member.has_left)]
 
 
 async def _ask(

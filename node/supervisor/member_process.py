@@ -1,11 +1,13 @@
 """Process of one member, which a supervisor has started.
 
-It writes a line to standard output when it serves. When its standard input closes, the supervisor
-has ended. Then the member leaves and exits, because nothing else would stop it.
+It writes a line to standard output when it serves, and another one when it begins to leave. When
+its standard input closes, the supervisor has ended. Then the member leaves and exits, because
+nothing else would stop it.
 """
 
 import os
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -13,9 +15,10 @@ from node.config.settings import NodeSettings
 from node.node import Node
 from node.serve import serve
 
-__all__ = ["UP", "serve_member"]
+__all__ = ["LEAVING", "UP", "serve_member"]
 
 UP = b"up\n"
+LEAVING = b"leaving\n"
 
 
 async def serve_member(settings: NodeSettings) -> None:
@@ -27,9 +30,20 @@ async def serve_member(settings: NodeSettings) -> None:
             nursery.cancel_scope.cancel()
 
         node = await nursery.start(run)
-        sys.stdout.buffer.write(UP)
-        sys.stdout.buffer.flush()
+        _report(UP)
+
+        async def report_leave() -> None:
+            await node.asked_to_leave.wait()
+            _report(LEAVING)
+
+        nursery.start_soon(report_leave)
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as supervisor:
             while await supervisor.receive_some():
                 pass  # The supervisor sends no data.
         node.ask_to_leave()
+
+
+def _report(line: bytes) -> None:
+    """Send a line to the supervisor, unless it has ended."""
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), line)

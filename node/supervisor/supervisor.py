@@ -22,7 +22,7 @@ from node.config.settings import NodeSettings
 from node.supervisor.backoff import BackOff
 from node.supervisor.host_members import Host, HostMember
 from node.supervisor.member_plan import require_plan
-from node.supervisor.member_process import UP
+from node.supervisor.member_process import LEAVING, UP
 from node.supervisor.systemd import NOTIFY_SOCKET, notify_systemd
 from ringfence.errors import ConfigError
 
@@ -147,6 +147,7 @@ class _Supervisor:
                 break
             if status == _WRONG_INPUT and not member.was_ever_up:
                 raise ConfigError(f"member {member.name} cannot start; its log above says why")
+            member.is_leaving = False
             pause = back_off.after(trio.current_time() - begun)
             member.restarts += 1
             member.began.set()
@@ -175,7 +176,7 @@ class _Supervisor:
             process.terminate()
         try:
             with member.life:
-                await self._await_up(member, process)
+                await self._follow_reports(member, process)
                 await process.wait()
         finally:
             member.is_up, member.process = False, None
@@ -190,15 +191,17 @@ class _Supervisor:
         return process.returncode
 
     @staticmethod
-    async def _await_up(member: HostMember, process: trio.Process) -> None:
+    async def _follow_reports(member: HostMember, process: trio.Process) -> None:
+        """Read the reports of a member until it ends: that it serves, or that it leaves."""
         assert process.stdout is not None
-        heard = b""
+        unread = b""
         while chunk := await process.stdout.receive_some():
-            heard += chunk
-            if heard.endswith(UP):
+            *lines, unread = (unread + chunk).split(b"\n")
+            if UP.strip() in lines:
                 member.is_up = member.was_ever_up = True
                 member.began.set()
-                return
+            if LEAVING.strip() in lines:
+                member.is_leaving = True
 
 
 def _environment() -> dict[str, str]:

@@ -107,6 +107,21 @@ async def test_members_that_have_left_need_not_be_ready(
     assert (response.status, json.loads(response.body)["title"]) == (503, "not ready: web")
 
 
+async def test_members_that_leave_on_request_need_not_be_ready(
+    host: HostPort, autojump_clock: MockClock
+) -> None:
+    await host.open()
+    host.answers["b"] = NOT_READY
+    host.members[1].is_leaving = True
+    response = await host.ask("/readyz")
+    assert (response.status, json.loads(response.body)["members"]) == (200, ["a", "c"])
+    assert host.asked == "ac"
+    host.members[0].is_leaving = host.members[2].is_leaving = True
+    response = await host.ask("/readyz")
+
+    assert (response.status, json.loads(response.body)["title"]) == (503, "not ready: web")
+
+
 async def test_readiness_is_answered_from_a_cache_for_a_fifth_of_a_second(
     host: HostPort, autojump_clock: MockClock
 ) -> None:

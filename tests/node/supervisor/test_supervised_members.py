@@ -55,6 +55,10 @@ class FakeProcess:
         self.stdout.write.send_nowait(b"u")
         self.stdout.write.send_nowait(b"p\n")
 
+    def be_leaving(self) -> None:
+        self.stdout.write.send_nowait(b"leav")
+        self.stdout.write.send_nowait(b"ing\n")
+
     def end(self, status: int) -> None:
         self.returncode = status
         self.stdout.write.close()
@@ -222,6 +226,27 @@ async def test_a_member_that_leaves_is_not_restarted_and_the_last_one_ends_the_s
         assert run.ended.is_set()
         assert run.error is None
         assert [len(run.processes[index]) for index in (0, 1)] == [1, 1]
+
+
+async def test_a_member_that_begins_to_leave_is_leaving_until_a_new_process_replaces_it(
+    run_host: Any, autojump_clock: MockClock
+) -> None:
+    async with run_host() as run:
+        first, second = await run.all_up()
+        first.be_leaving()
+        second.be_leaving()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.is_leaving for each in run.host.members] == [True, True]
+        assert [each.is_up for each in run.host.members] == [True, True]
+
+        first.end(0)
+        second.end(7)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert [each.has_left for each in run.host.members] == [True, False]
+        assert not run.host.members[1].is_leaving
+        await trio.sleep(1)
+        assert len(run.processes[1]) == 2
 
 
 @pytest.mark.parametrize("was_up", [True, False])
