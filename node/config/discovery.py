@@ -45,7 +45,9 @@ def parse_seed(text: str) -> Seed:
         )
     try:
         if colon and kind == "srv":
-            if not rest or ":" in rest:
+            if not rest:
+                raise ConfigError("a service record must have a name, got none")
+            if ":" in rest:
                 raise ConfigError("a service record must have no port")
             return Seed(text, "srv", rest)
         is_dns = bool(colon) and kind == "dns"
