@@ -45,11 +45,15 @@ _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 512 << 10
 
 
 async def serve(
-    settings: NodeSettings, *, task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED
+    settings: NodeSettings,
+    *,
+    on_reload: Callable[[], None] | None = None,
+    task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or a leave request; SIGHUP reloads keys and rules.
 
-    Raises `ConfigError` for invalid keys, rules or addresses.
+    `on_reload` is called after each reload of valid keys. Raises `ConfigError` for invalid keys,
+    rules or addresses.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         files = read_files(settings)
@@ -94,7 +98,7 @@ async def serve(
             read_keys = None
             if keys is not None:
                 reload = _KeyReload(node, transport, port, keys, (access, client_tls, server_tls))
-                read_keys = reload.reload_keys
+                read_keys = partial(_reload_keys, reload, on_reload)
                 reload.log_expiries()
                 nursery.start_soon(
                     node.containment.supervise, "expiry", warn_daily, reload.expiries, _now
@@ -220,9 +224,9 @@ class _KeyReload:
         self._in_force = in_force
         self._expiries = expiries(keys, node.name, *in_force[1:])
 
-    def reload_keys(self) -> None:
+    def reload_keys(self) -> bool:
         """Load and apply all key and certificate files, or none if one is invalid; log the
-        changes."""
+        changes. Return whether they are valid."""
         try:
             access = reload_access(self._keys, self._in_force[0])
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
@@ -231,7 +235,7 @@ class _KeyReload:
             known = expiries(self._keys, self._node.name, client_tls, server_tls)
         except ConfigError as error:
             logger.error("keys not reloaded, the old ones stay in force: %s", error)
-            return
+            return False
         before, self._in_force = self._in_force, (access, client_tls, server_tls)
         self._expiries = known
         self._transport.change_tls(client_tls, server_tls)
@@ -243,6 +247,7 @@ class _KeyReload:
         logger.info("keys and certificates reloaded; %s", "; ".join(changes) or "nothing changed")
         if before[1:] != self._in_force[1:]:
             self.log_expiries()
+        return True
 
     def expiries(self) -> list[Expiry]:
         """Return when the loaded certificates expire."""
@@ -251,6 +256,11 @@ class _KeyReload:
     def log_expiries(self) -> None:
         """Log when the loaded certificates expire."""
         log_expiries(self._expiries, _now())
+
+
+def _reload_keys(reload: _KeyReload, on_reload: Callable[[], None] | None) -> None:
+    if reload.reload_keys() and on_reload is not None:
+        on_reload()
 
 
 async def _follow(

@@ -8,7 +8,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -47,20 +48,28 @@ async def run_with_gateway(
     """Run `serve`, and run a gateway process for that time.
 
     `nodes` are the nodes that `serve` starts and that the gateway uses. `config` is the gateway's
-    settings file. `operator_ports` are the nodes' TCP ports, which the gateway must not use. Raises
-    `ConfigError` for wrong settings, and when the gateway cannot start.
+    settings file. `operator_ports` are the nodes' TCP ports, which the gateway must not use.
+    `serve` gets the function `on_reload` and calls it after each reload of keys: then a gateway
+    whose token has changed is restarted. Raises `ConfigError` for wrong settings, and when the
+    gateway cannot start.
     """
     check_gateway(nodes, config, operator_ports)
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
     words += ["--config", str(config)] if config is not None else []
+    request_look, asked = trio.open_memory_channel[None](1)
+
+    def on_reload() -> None:
+        with suppress(trio.WouldBlock):  # One pending look is enough.
+            request_look.send_nowait(None)
+
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[object]) -> None:
-            await serve(task_status=task_status)
+            await serve(on_reload=on_reload, task_status=task_status)
             nursery.cancel_scope.cancel()
 
         await nursery.start(run)
-        await _keep_running(words, nodes)
+        await _keep_running(words, nodes, asked)
 
 
 def check_gateway(
@@ -114,9 +123,11 @@ def _place(settings: NodeSettings) -> str:
     return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
 
 
-async def _keep_running(words: list[str], nodes: Sequence[NodeSettings]) -> None:
-    """Start the gateway, and restart it whenever it ends. Raises `ConfigError` for invalid
-    settings."""
+async def _keep_running(
+    words: list[str], nodes: Sequence[NodeSettings], asked: trio.MemoryReceiveChannel[None]
+) -> None:
+    """Start the gateway, and restart it whenever it ends, or when its token has changed at a
+    reload. Raises `ConfigError` for invalid settings."""
     for attempt in count():
         try:
             # Not reused for the next start, because its token may be replaced while the node runs.
@@ -126,18 +137,39 @@ async def _keep_running(words: list[str], nodes: Sequence[NodeSettings]) -> None
                 raise
             logger.error("the gateway is not started: %s", error)
         else:
-            status = await _run_once(words, environment)
+            status = await _run_once(words, environment, nodes, asked)
+            if status is None:
+                logger.info("the token of the gateway has changed, so it is started again")
+                continue
             if status == _WRONG_INPUT and attempt == 0:
                 raise ConfigError("the gateway cannot start; its log above says why")
             logger.error("the gateway has ended with status %d and is started again", status)
         await trio.sleep(_PAUSE)
 
 
-async def _run_once(words: list[str], environment: Mapping[str, str]) -> int:
-    """Run the process of the gateway until it ends; return its exit status."""
-    process = await trio.lowlevel.open_process(words, stdin=subprocess.PIPE, env=dict(environment))
+async def _run_once(
+    words: list[str],
+    environment: dict[str, str],
+    nodes: Sequence[NodeSettings],
+    asked: trio.MemoryReceiveChannel[None],
+) -> int | None:
+    """Run the process of the gateway until it ends, and return its exit status.
+
+    Stop it and return None when its token has changed at a reload, which `asked` reports.
+    """
+    process = await trio.lowlevel.open_process(words, stdin=subprocess.PIPE, env=environment)
     try:
-        return await process.wait()
+        async with trio.open_nursery() as nursery:
+
+            async def look_at_reloads() -> None:
+                async for _ in asked:
+                    if _has_another_token(environment, nodes):
+                        nursery.cancel_scope.cancel()
+
+            nursery.start_soon(look_at_reloads)
+            status = await process.wait()
+            nursery.cancel_scope.cancel()
+            return status
     finally:
         with trio.move_on_after(_STOP_TIMEOUT, shield=True):
             if process.returncode is None:
@@ -145,6 +177,16 @@ async def _run_once(words: list[str], environment: Mapping[str, str]) -> int:
                 await process.wait()
         if process.returncode is None:
             process.kill()
+    return None
+
+
+def _has_another_token(environment: dict[str, str], nodes: Sequence[NodeSettings]) -> bool:
+    """Return whether the token on disk differs from that of a running gateway."""
+    try:
+        return cluster_url(*nodes) != environment[ENVIRONMENT]
+    except ConfigError as error:
+        logger.error("the gateway is not started again: %s", error)
+        return False
 
 
 def _is_ipv6(host: str) -> bool:

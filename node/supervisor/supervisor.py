@@ -40,12 +40,14 @@ async def supervise(
     settings: NodeSettings,
     words: Sequence[str],
     *,
+    on_reload: Callable[[], None] | None = None,
     task_status: trio.TaskStatus[Host] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run `settings.processes` members until SIGTERM, SIGINT, or until all have left.
 
     `words` are the `ringfence` arguments of each member; the supervisor adds the member's index.
-    SIGHUP is forwarded. Raises `ConfigError` when a member cannot start.
+    SIGHUP is forwarded, then `on_reload` is called. Raises `ConfigError` when a member cannot
+    start.
     """
     require_plan(settings)
     host = Host.of(settings)
@@ -54,7 +56,9 @@ async def supervise(
         async with trio.open_nursery() as nursery:
             renew = await _open_page(settings, host, nursery)
             stop_timeout = 2 * settings.drain_timeout + _GRACE
-            nursery.start_soon(supervisor.handle_signals, signals, stop_timeout, renew)
+            nursery.start_soon(
+                supervisor.handle_signals, signals, stop_timeout, renew, on_reload or _nothing
+            )
             async with trio.open_nursery() as members:
                 first, *others = host.members
                 members.start_soon(supervisor.keep, first)
@@ -89,7 +93,7 @@ async def _open_page(
 
 
 def _nothing() -> None:
-    """Do nothing, because the host's admin port has no certificate to reload."""
+    """Do nothing, because the host has no certificate to reload, or no gateway."""
 
 
 class _Supervisor:
@@ -103,12 +107,17 @@ class _Supervisor:
         """Instant at which members that have not ended are killed."""
 
     async def handle_signals(
-        self, signals: AsyncIterator[int], stop_timeout: float, renew: Callable[[], None]
+        self,
+        signals: AsyncIterator[int],
+        stop_timeout: float,
+        renew: Callable[[], None],
+        on_reload: Callable[[], None],
     ) -> None:
         """Forward signals to the members; after a terminating signal, kill members that exceed the
         time-out.
 
-        At SIGHUP `renew` also reloads the certificate of the host's port.
+        At SIGHUP `renew` also reloads the certificate of the host's port, and `on_reload` is called
+        last.
         """
         async for number in signals:
             if number == signal.SIGHUP:
@@ -120,6 +129,7 @@ class _Supervisor:
                 self._send_signal(
                     signal.SIGHUP, [each for each in self._host.members if each.is_up]
                 )
+                on_reload()
                 continue
             if not self._stopping.is_set():
                 logger.info("%d members hand over and leave", len(self._host.members))

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Served:
         self.write_rules(5)
         self.node: Node | None = None
         self.has_ended = False
+        self.reloads = 0
         self._admin_port = 0
         self._caplog = caplog
         self._send, self._signals = trio.open_memory_channel[int](inf)
@@ -60,10 +62,14 @@ class Served:
             reload_interval=0,
         )
         async with trio.open_nursery() as nursery:
-            self.node = await nursery.start(serve_module.serve, settings)
+            serve = partial(serve_module.serve, settings, on_reload=self._on_reload)
+            self.node = await nursery.start(serve)
             [line] = self.log("node a listens on")
             self._admin_port = int(line.rpartition(":")[2])
         self.has_ended = True
+
+    def _on_reload(self) -> None:
+        self.reloads += 1
 
     def write_rules(self, amount: int) -> None:
         self.rules.write_text(RULES.format(amount), "ascii")
@@ -178,6 +184,7 @@ async def test_no_file_is_reloaded_when_one_is_invalid(served: Served, name: str
         line = await served.hup()
         assert line.startswith("keys not reloaded, the old ones stay in force: ")
         assert name in line
+        assert served.reloads == 0
         assert (node.access.current, node.certificates_expire) == (access, expiry)
         assert await served.presented_certificate() == presented
         (served.keys.path / name).write_bytes(good)
@@ -185,6 +192,7 @@ async def test_no_file_is_reloaded_when_one_is_invalid(served: Served, name: str
         assert await served.hup() == (
             "keys and certificates reloaded; tokens added: web; certificate renewed"
         )
+        assert served.reloads == 1
         assert not served.has_ended
 
 

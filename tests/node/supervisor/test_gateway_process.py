@@ -1,7 +1,7 @@
 """Gateway process beside nodes, with processes that the test ends."""
 
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Run:
     def __init__(self, node: NodeSettings = NODE, *, obeys: bool = True) -> None:
         self.gateways: list[FakeGateway] = []
         self.node_ends = trio.Event()
+        self.reload: Callable[[], None] = lambda: None
         self.ended_at: float | None = None
         self.error: BaseException | None = None
         self._node = node
@@ -63,7 +64,10 @@ class Run:
         self.gateways.append(FakeGateway(words, options["env"], obeys=self._obeys))
         return self.gateways[-1]
 
-    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(
+        self, *, on_reload: Callable[[], None], task_status: trio.TaskStatus[None]
+    ) -> None:
+        self.reload = on_reload
         task_status.started()
         await self.node_ends.wait()
 
@@ -202,3 +206,48 @@ async def test_a_gateway_whose_token_is_gone_starts_when_there_is_one_again(
 
         assert len(run.gateways) == 2
         assert run.ended_at is None
+
+
+async def test_a_reload_restarts_the_gateway_if_its_token_has_changed(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    write_token(tmp_path, "app", "0a")
+    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    async with running(monkeypatch, node=node) as run:
+        write_token(tmp_path, "other", "0c")
+        run.reload()
+        await trio.sleep(2)
+        assert len(run.gateways) == 1
+        write_token(tmp_path, "app", "0b")
+        await trio.sleep(2)
+        assert len(run.gateways) == 1  # The node does not accept the new token yet.
+        for _ in range(3):
+            run.reload()
+        await trio.testing.wait_all_tasks_blocked()
+
+        first, second = run.gateways
+        assert (first.signals, second.signals) == ([signal.SIGTERM], [])
+        assert second.environment["RINGFENCE_URL"].startswith(f"ringfence://app.{'0b' * 16}@")
+        await trio.sleep(2)
+        assert len(run.gateways) == 2
+        run.node_ends.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert second.signals == [signal.SIGTERM]
+        assert run.ended_at is not None
+
+
+async def test_a_reload_without_a_token_keeps_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_token(tmp_path, "app", "0a")
+    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    async with running(monkeypatch, node=node) as run:
+        (tmp_path / "app.token").unlink()
+        run.reload()
+        await trio.sleep(2)
+
+        assert [process.signals for process in run.gateways] == [[]]
+        assert "the gateway is not started again: --gateway needs a token" in caplog.text

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ class HostRun:
         self.host: Host | None = None
         self.error: BaseException | None = None
         self.ended = trio.Event()
+        self.signals_at_reloads: list[int] = []
+        """Number of signals that the first member had received at each call of `on_reload`."""
         self.signals, self._received = trio.open_memory_channel[int](inf)
 
     @contextmanager
@@ -108,13 +111,17 @@ class HostRun:
         self.processes[int(words[words.index("--member") + 1])].append(process)
         return process
 
+    def _on_reload(self) -> None:
+        self.signals_at_reloads.append(len(self.process(0).signals))
+
     async def run(self, http: str) -> None:
         settings = NodeSettings(
             name="web", listen="127.0.0.1:7101", http=http, processes=2, drain_timeout=3
         )
         try:
             async with trio.open_nursery() as nursery:
-                self.host = await nursery.start(supervisor.supervise, settings, ["node", "--x"])
+                supervise = partial(supervisor.supervise, on_reload=self._on_reload)
+                self.host = await nursery.start(supervise, settings, ["node", "--x"])
         except* ConfigError as group:
             self.error = group
             while isinstance(self.error, BaseExceptionGroup):
@@ -349,6 +356,7 @@ async def test_members_reload_even_when_the_certificate_of_the_host_cannot_be_lo
         await run.signal(HUP)
         await run.signal(HUP)
         assert first.signals == second.signals == [HUP, HUP]
+        assert run.signals_at_reloads == [1, 2]
 
     assert page.reloads == 2
     assert caplog.text.count("the old certificate of the host's port stays: no certificate") == 1
