@@ -353,7 +353,7 @@ def rotate(directory: Path, step: str) -> str:
         raise ConfigError(
             f"{path}: cannot be read ({error}); `ringfence keys new` writes one"
         ) from error
-    keys, is_new_used = text.split(), "\n\n" in text
+    keys, is_new_used = text.split(), "\n\n" in text.strip()
     match step, keys:
         case "add", [old]:
             written = f"{old}\n{secrets.token_hex(32)}\n"
@@ -362,7 +362,7 @@ def rotate(directory: Path, step: str) -> str:
             written = f"{new}\n\n{old}\n"
             now = "the new key is used, the old one is still taken"
         case "drop", [new, _] if is_new_used:
-            written, now = f"{new}\n", "the new key is left"
+            written, now = f"{new}\n", "only the new key remains"
         case _, [_, _]:
             following = "drop" if is_new_used else "use"
             raise ConfigError(f"{path}: a change of keys is under way; `{following}` comes next")

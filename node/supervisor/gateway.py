@@ -22,9 +22,11 @@ from node.config.access import KeyDir
 from node.config.private_files import readable
 from node.config.settings import NodeSettings
 from node.supervisor.systemd import NOTIFY_SOCKET
-from ringfence.client.url import ENVIRONMENT
+from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import load_token_file
 from ringfence.transport.listeners import Listener, require_distinct
+from ringfence.wire import matches
 
 __all__ = ["check_gateway", "cluster_url", "run_with_gateway"]
 
@@ -181,12 +183,23 @@ async def _run_once(
 
 
 def _has_another_token(environment: dict[str, str], nodes: Sequence[NodeSettings]) -> bool:
-    """Return whether the token on disk differs from that of a running gateway."""
+    """Return whether the token on disk differs from that of a running gateway, and the nodes' token
+    file has it. Otherwise an incompletely copied file would stop a gateway that works."""
     try:
-        return cluster_url(*nodes) != environment[ENVIRONMENT]
+        url = cluster_url(*nodes)
+        if url == environment[ENVIRONMENT]:
+            return False
+        token, keys = parse_url(url).token, KeyDir(Path(nodes[0].keys or ""))
+        known = None if token is None else load_token_file(keys.tokens).get(token.name)
+        if token is None or known is None or not matches(token.secret, known.digest):
+            raise ConfigError(
+                f"{keys.tokens}: lacks the token of the gateway; copy the token file and "
+                "tokens.toml of one change, then send SIGHUP again"
+            )
     except ConfigError as error:
         logger.error("the gateway is not started again: %s", error)
         return False
+    return True
 
 
 def _is_ipv6(host: str) -> bool:

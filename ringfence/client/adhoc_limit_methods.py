@@ -171,8 +171,7 @@ class AdhocLimitMethods:
         if decision is not None:
             if not isinstance(decision, Decision):
                 raise ConfigError(f"decision must be what a check returned, got {decision!r}")
-            matches = target.match(self._decider.rules)
-            return await self._dispatcher.refund(matches, decision, checked_cost(cost), age)
+            return await self._dispatcher.refund(target, decision, checked_cost(cost), age, timeout)
         costs, age_ns = [checked_cost(cost)], round(age * 1e9)
         return (await self._dispatcher.ask(Op.REFUND, [target], costs, timeout, age_ns=age_ns))[0]
 

@@ -254,8 +254,9 @@ class Limiter(AdhocLimitMethods):
         `age` is the time in seconds since the units were spent. Then units of a later window are
         not refunded. Without it, the newest units are refunded: those of the current window, or the
         last hits of a log. With `decision`, which a check of this request has returned, only the
-        counters that it charged get units back. The returned decision is that of a peek after the
-        refund, and its `refunded` is the number of units that were given back.
+        counters that it charged get units back; others have no limit in the returned decision. That
+        is the decision of a peek after the refund, and its `refunded` is the number of units that
+        were given back.
         """
         return await self._refund(self._target(domain, descriptors), cost, age, decision, timeout)
 

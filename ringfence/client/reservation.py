@@ -64,7 +64,6 @@ async def reserve(
     asked_at = decider.time()
     decision = (await dispatcher.ask(Op.CHECK, [target], [cost], timeout))[0]
     reservation = Reservation(decision, cost)
-    matches = target.match(decider.rules)
 
     async def settle() -> None:
         more = reservation.cost - reservation.reserved
@@ -72,7 +71,7 @@ async def reserve(
             if more > 0:
                 await dispatcher.ask(Op.CHARGE, [target], [more], timeout)
             elif more < 0:
-                await dispatcher.refund(matches, decision, -more, decider.time() - asked_at)
+                await dispatcher.refund(target, decision, -more, decider.time() - asked_at)
 
     try:
         yield reservation

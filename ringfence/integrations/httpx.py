@@ -101,7 +101,7 @@ class _Waiting:
         if not self._respects_retry_after:
             return 0.0
         left = self._pauses.left(self._key(request), now)
-        if now + left > give_up:
+        if left and now + left > give_up:
             denied = Status(False, None, None, 0, left, 0.0, 0.0, Source.CACHE)
             raise TurnTooLate(request, decide([denied]))
         return left

@@ -6,6 +6,8 @@ cases: unknown rules, an outage, several counters.
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decider import Decider, is_never_denying
 from ringfence.client.decision import (
@@ -24,7 +26,7 @@ from ringfence.client.requests.targets import DescriptorTarget, Target
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
-from ringfence.rules import Match, OnFailure, Rule
+from ringfence.rules import Match, OnFailure, Rule, RuleSet
 from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.transport.addresses import format_address
 from ringfence.wire import BY_POLICY, Batch, Op, Results, Source, empty_results
@@ -60,7 +62,7 @@ class Dispatcher:
     async def ask(
         self,
         op: Op,
-        targets: Sequence[Target],
+        targets: "Sequence[Target | _Charged]",
         costs: list[int],
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
         ticket: int = 0,
@@ -141,30 +143,30 @@ class Dispatcher:
         await self._retry_unknown(Op.CHECK, [target], [cost], timeout, decisions)
         return decisions[0]
 
-    async def ask_matches(
-        self, op: Op, matches: Sequence[Match | None], cost: int, age_ns: int = 0
-    ) -> list[Decision]:
-        """Apply the operation `op` to the given counters, without matching rules again."""
-        return (await self._decide(op, [matches], [cost], None, age_ns=age_ns))[0]
-
     async def refund(
-        self, matches: Sequence[Match | None], decision: Decision, units: int, age: float
+        self,
+        target: Target,
+        decision: Decision,
+        units: int,
+        age: float = 0.0,
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Refund units of those of the matched counters that a decision has charged `age` seconds
-        ago.
+        """Refund units of those counters of a target that a decision has charged `age` seconds ago.
 
         Units that only `on_failure: local` has counted are refunded in this process: a node that
-        answers again has never counted them.
+        answers again has never counted them. The counters that nodes have not charged are without
+        a rule in the returned decision.
         """
-        spent = spent_matches(matches, decision)
-        places = [at for at, each in enumerate(decision.statuses) if each.source is Source.LOCAL]
-        if places and len(spent) == len(decision.statuses):
-            local = RequestRows(Op.CHECK, [[spent[at] for at in places]], [units]).batch
-            results = empty_results(len(local))
-            results.sources = [Source.LOCAL] * len(local)
-            self._decider.refund(local, range(len(local)), results, self._decider.time() - age)
-            spent = [None if at in places else match for at, match in enumerate(spent)]
-        return (await self.ask_matches(Op.REFUND, spent, units, max(0, round(age * 1e9))))[0]
+        local = _Charged(target, decision, is_local=True).match(self._decider.rules)
+        if any(local):
+            batch = RequestRows(Op.CHECK, [local], [units]).batch
+            results = empty_results(len(batch))
+            results.sources = [Source.LOCAL] * len(batch)
+            asked_at = self._decider.time() - age
+            self._decider.refund(batch, range(len(batch)), results, asked_at)
+        at_nodes = _Charged(target, decision, is_local=False)
+        age_ns = max(0, round(age * 1e9))
+        return (await self.ask(Op.REFUND, [at_nodes], [units], timeout, age_ns=age_ns))[0]
 
     async def _ask_owners(
         self,
@@ -187,7 +189,7 @@ class Dispatcher:
     async def _retry_unknown(
         self,
         op: Op,
-        targets: Sequence[Target],
+        targets: "Sequence[Target | _Charged]",
         costs: Sequence[int],
         timeout: float | None,  # noqa: ASYNC109
         decisions: list[Decision],
@@ -279,6 +281,23 @@ class Dispatcher:
         more = ["..."] if len(addresses) > _MAX_ADDRESSES else []
         asked = f" (asked {', '.join(shown + more)})" if shown else ""
         return self._decider.outage() or PeerUnavailable(what + asked, addresses=addresses)
+
+
+class _Charged(Struct, frozen=True):
+    """Those counters of a target that a decision has charged, in this process or at nodes."""
+
+    target: Target
+    decision: Decision
+    is_local: bool
+
+    def match(self, rules: RuleSet) -> Sequence[Match | None]:
+        """Return the counters by the given rules; see `Target.match`."""
+        spent = spent_matches(self.target.match(rules), self.decision)
+        sources = [status.source for status in self.decision.statuses]
+        return [
+            match if match is not None and (sources[at] is Source.LOCAL) == self.is_local else None
+            for at, match in enumerate(spent)
+        ]
 
 
 def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:

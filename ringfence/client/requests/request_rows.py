@@ -172,16 +172,15 @@ class RequestRows:
 def spent_matches(matches: Sequence[Match | None], decision: Decision) -> Sequence[Match | None]:
     """Select the counters that a check has charged, except those of concurrency limits.
 
-    If the rules have changed since the check, the counters cannot be assigned to the statuses of
-    its decision. Then all are selected: a refund is at most what a counter has in use.
+    Selects none if the decision is that of another request, or if other rules match now.
     """
-    if not decision.allowed:
+    if not decision.allowed or len(matches) != len(decision.statuses):
         return [None] * len(matches)
-    if len(matches) != len(decision.statuses):
-        return [None if match is None or has_slots(match.rule) else match for match in matches]
     return [
         match
         if match is not None
+        and status.rule is not None
+        and status.rule.id == match.rule.id
         and status.allowed
         and not status.over_shadow
         and status.source not in BY_POLICY

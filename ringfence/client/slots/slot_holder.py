@@ -9,7 +9,7 @@ from ringfence.client.decider import Decider, is_never_denying
 from ringfence.client.decision import Decision, SlotUnavailable
 from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.client.requests.dispatcher import Dispatcher
-from ringfence.client.requests.request_rows import has_slots, spent_matches
+from ringfence.client.requests.request_rows import has_slots
 from ringfence.client.requests.targets import AdhocTarget, Target
 from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
 from ringfence.errors import ConfigError, RingfenceError
@@ -154,8 +154,7 @@ class SlotHolder:
     async def _undo(self, target: Target, cost: int, decision: Decision) -> None:
         """Refund everything that an allowed check was charged."""
         await self.release(decision.slots, None)
-        spent = spent_matches(target.match(self._decider.rules), decision)
-        await self._dispatcher.ask_matches(Op.REFUND, spent, cost)
+        await self._dispatcher.refund(target, decision, cost)
 
 
 def _is_counted(results: Results) -> bool:

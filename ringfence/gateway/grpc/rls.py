@@ -219,8 +219,7 @@ class RateLimitService:
         hits = chosen(_Operation.HIT)
         if hits:
             alone = [_with_cost(asked[place], cost) for place in hits]
-            within = self._settings.deadline
-            decisions = await self._limiter.check_many(domain, alone, timeout=within)
+            decisions = await self._limiter.check_many(domain, alone, timeout=_left(until))
             put(hits, [each.statuses[0] for each in decisions])
         charges = [place for place in hits if _is_uncounted(statuses[place])]
         charges += chosen(_Operation.CHARGE)

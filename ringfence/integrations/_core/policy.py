@@ -195,7 +195,7 @@ class Policy:
             actual = held if reported is None else checked_cost(reported)
         if actual < held:
             age = self._clock() - spent.asked_at
-            yield Refund(ask, held - actual, age, spent.decision)
+            yield Refund(spent.ask, held - actual, age, spent.decision)
         elif actual > held:
             yield Charge(ask, actual - held)
         return None

@@ -5,7 +5,6 @@ bad file never replaces good rules by itself. `build` decides the meaning of the
 reads files and decodes them, within bounds.
 """
 
-import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,10 +93,12 @@ def _is_rule_file(path: Path) -> bool:
         return False
     try:
         return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        # A file that was removed is no error. For a symbolic link without a target, reading it
+        # reports the error: otherwise the limits of its domain would vanish silently.
+        return path.is_symlink()
     except OSError:
-        # Reading the file reports the error. Without it, a symbolic link whose target is missing
-        # would remove the limits of its domain silently. A file that was removed is no error.
-        return os.path.lexists(path)
+        return True  # Reading the file reports the error.
 
 
 def _latest_change(paths: Sequence[Path]) -> int:

@@ -84,6 +84,8 @@ def test_the_first_existing_file_is_named(keys: KeyDir) -> None:
 
 def test_a_step_of_a_rotation_that_is_repeated_or_left_out_changes_nothing(keys: KeyDir) -> None:
     rotate(keys.path, "add")
+    with keys.cluster_key.open("a", encoding="ascii") as file:
+        file.write("\n")  # As an editor may do.
     with pytest.raises(ConfigError, match="`use` comes next"):
         rotate(keys.path, "drop")
     old, new = load_access(keys).cluster_keys

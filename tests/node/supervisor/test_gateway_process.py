@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from node.config.settings import NodeSettings
 from node.supervisor import gateway
 from ringfence.errors import ConfigError
+from ringfence.wire import token_digest
 
 NODE = NodeSettings(name="a", listen="127.0.0.1:7101")
 
@@ -169,6 +170,13 @@ def write_token(keys: Path, name: str, digits: str) -> None:
     (keys / f"{name}.token").write_text(f"{name}.{digits * 16}\n", "ascii")
 
 
+def accept_token(keys: Path, name: str, digits: str) -> None:
+    """Write the token file of the nodes, which has one token."""
+    digest = token_digest(bytes.fromhex(digits * 16)).hex()
+    text = f'[tokens.{name}]\ndigest = "{digest}"\nscopes = ["check"]\n'
+    (keys / "tokens.toml").write_text(text, "utf-8")
+
+
 async def test_each_start_of_the_gateway_uses_the_token_that_is_on_disk_then(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -221,6 +229,7 @@ async def test_a_reload_restarts_the_gateway_if_its_token_has_changed(
         write_token(tmp_path, "app", "0b")
         await trio.sleep(2)
         assert len(run.gateways) == 1  # The node does not accept the new token yet.
+        accept_token(tmp_path, "app", "0b")
         for _ in range(3):
             run.reload()
         await trio.testing.wait_all_tasks_blocked()
@@ -251,3 +260,23 @@ async def test_a_reload_without_a_token_keeps_the_gateway(
 
         assert [process.signals for process in run.gateways] == [[]]
         assert "the gateway is not started again: --gateway needs a token" in caplog.text
+
+
+@pytest.mark.parametrize("token", ["", "app.0b0", f"app.{'0c' * 16}", f"other.{'0b' * 16}"])
+async def test_a_reload_with_a_token_that_the_nodes_reject_keeps_the_gateway(
+    token: str,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_token(tmp_path, "app", "0a")
+    accept_token(tmp_path, "app", "0b")
+    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    async with running(monkeypatch, node=node) as run:
+        (tmp_path / "app.token").write_text(token, "ascii")
+        run.reload()
+        await trio.sleep(2)
+
+        assert [process.signals for process in run.gateways] == [[]]
+        assert "the gateway is not started again: " in caplog.text

@@ -160,6 +160,19 @@ async def test_a_refund_of_a_decision_gives_back_what_that_decision_charged():
             await limiter.refund("d", user, decision=7)
 
 
+async def test_a_refund_of_a_decision_of_another_request_gives_nothing_back():
+    async with limiter_of(described("user", 5), described("tenant", 5)) as limiter:
+        await limiter.check("d", {"user": "a"}, 3)
+        other = await limiter.check("d", {"tenant": "t"}, 3)
+        both = await limiter.check("d", [{"user": "a"}, {"tenant": "t"}])
+
+        for decision in (other, both):
+            refund = await limiter.refund("d", {"user": "a"}, decision=decision, timeout=0.5)
+            assert refund.limit is None
+
+        assert await left(limiter, user="a") == 1
+
+
 async def test_a_refund_with_an_age_leaves_the_units_of_a_later_window():
     clock = HandClock()
     async with limiter_of(described("user", 5), clock=clock) as limiter:

@@ -196,6 +196,14 @@ async def test_nothing_is_sent_in_a_pause_that_is_longer_than_a_request_waits(au
     assert upstream.paths == ["/a", "/c"]
 
 
+async def test_without_a_pause_a_request_that_may_not_wait_is_sent():
+    async with (
+        ringfence.local(RuleSet()) as limiter,
+        client_of(limiter, Upstream(), "9/s", max_wait=0, respect_retry_after=True) as client,
+    ):
+        assert (await client.get("/a")).status_code == 200
+
+
 async def test_upstream_refusals_are_returned_unless_waiting_is_configured(autojump_clock):
     upstream = Upstream((429, {"Retry-After": "1"}))
     async with (

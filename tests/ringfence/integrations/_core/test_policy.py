@@ -154,3 +154,35 @@ def test_an_error_of_the_application_does_not_keep_the_slot_of_another_limit(opt
             for error in (pytest.raises(ZeroDivisionError), nullcontext()):
                 with error:
                     run_steps_blocking(settle(state, Response(200, {}), owner), limiter, outages)
+
+
+def test_a_refund_beside_a_slot_leaves_a_shadow_rule_that_was_over_its_limit() -> None:
+    rules = {
+        "domain": "d",
+        "descriptors": [
+            {
+                "key": "job",
+                "rate_limit": {"unit": "hour", "requests_per_unit": 9, "algorithm": "concurrency"},
+            },
+            {
+                "key": "tenant",
+                "shadow_mode": True,
+                "rate_limit": {
+                    "unit": "year",
+                    "requests_per_unit": 4,
+                    "algorithm": "fixed_window",
+                },
+            },
+        ],
+    }
+    keys: Any = [{"job": lambda _: "j"}, {"tenant": lambda _: "t"}]
+    settings = Settings(domain="d", keys=keys, cost=4, deduct_when=lambda response: False)
+    policy, outages = Policy(settings, "app"), OutageTracker()
+    state = state_of_a_request()
+    with ringfence.blocking.local(rules) as limiter:
+        limiter.check("d", {"tenant": "t"}, 4)
+        run_steps_blocking(policy.admit(state, None), limiter, outages)
+        run_steps_blocking(settle(state, Response(200, {}), None), limiter, outages)
+
+        assert limiter.peek("d", {"tenant": "t"}).remaining == 0
+        assert limiter.peek("d", {"job": "j"}).remaining == 9

@@ -1,5 +1,8 @@
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -309,3 +312,27 @@ def test_any_text_loads_or_raises_rule_file_error(text):
         assert error.problems  # noqa: PT017 - most texts are rejected; none may raise another error
     else:
         assert loaded.rules.domains == ("d",)
+
+
+@pytest.mark.parametrize("can_be_read", [False, True])
+def test_a_file_whose_metadata_cannot_be_read_is_not_skipped(
+    can_be_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"domain: {name}\ndescriptors: []\n", "utf-8")
+
+    def broken(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Path, *arguments: object, **named: object) -> object:
+            if path.name == "b.yaml":
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return call(path, *arguments, **named)
+
+        return called
+
+    for name in ("stat", "lstat") if can_be_read else ("stat", "lstat", "open"):
+        monkeypatch.setattr(Path, name, broken(getattr(Path, name)))
+    if can_be_read:
+        assert load_path(tmp_path).rules.knows_domain("b")
+    else:
+        with pytest.raises(RuleFileError, match="stale file handle"):
+            load_path(tmp_path)
