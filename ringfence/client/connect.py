@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
@@ -193,16 +194,27 @@ async def open_cluster(
         hedge_after=hedge_after,
     )
     failure: BaseException | None = None
+    scopes: list[runtime.CancelScope] = []
+
+    async def keep(
+        run: Callable[..., Awaitable[object]], *, task_status: runtime.TaskStatus[object]
+    ) -> None:
+        with runtime.move_on_after(inf) as scope:
+            scopes.append(scope)
+            await run(task_status=task_status)
+
     async with runtime.open_task_group() as tasks:
         try:
             transport = _new_transport(tls)
-            await tasks.start(transport.run)
+            await tasks.start(keep, transport.run)
             cluster = Cluster(
                 *(transport, url.seeds, client_hello(url), settings),
                 *(SystemClock(), SystemRandom(), None if rules is None else rules.as_carried()),
                 on_rules,
             )
-            await tasks.start(cluster.run)
+            await tasks.start(keep, cluster.run)
+            for scope in scopes:
+                scope.shield = True  # When the caller is cancelled, closing still sends messages.
             error = await cluster.wait_joined(connect_timeout)
             if error is not None and (
                 raise_on_outage or isinstance(error, AccessDenied | ConfigError)
@@ -218,6 +230,8 @@ async def open_cluster(
         except BaseException as error:  # noqa: BLE001 - raised again outside of the task group
             failure = error
         finally:
+            for scope in scopes:
+                scope.cancel()
             tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure

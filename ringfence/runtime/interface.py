@@ -30,6 +30,9 @@ class TaskStatus(Protocol[_T_contra]):
 class CancelScope(Protocol):
     """Block of code that can be cancelled and may have a deadline."""
 
+    shield: bool
+    """Whether outer cancellations do not affect the block."""
+
     @property
     def cancelled_caught(self) -> bool:
         """Whether the block ended because this scope was cancelled."""

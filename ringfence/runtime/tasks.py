@@ -167,7 +167,8 @@ class Scope:
     ) -> None:
         self._scheduler = scheduler
         self._seconds = seconds
-        self._shield = shield
+        self.shield = shield
+        """Whether outer cancellations do not affect the scope."""
         self._timer: TimedCall | None = None
         self._parent: Scope | None = None
         self._owner: Task | None = None
@@ -189,7 +190,7 @@ class Scope:
             return
         self.is_cancelled = True
         for child in list(self._children):
-            if not child._shield:
+            if not child.shield:
                 child._spread()
         for task in list(self.tasks):
             task.cancel()
@@ -198,7 +199,7 @@ class Scope:
         """Add the scope to the tree of scopes."""
         self._parent = parent
         parent._children[self] = None
-        if self._cancel_called or (parent.is_cancelled and not self._shield):
+        if self._cancel_called or (parent.is_cancelled and not self.shield):
             self._spread()
 
     def detach(self) -> None:
@@ -235,7 +236,7 @@ class Scope:
         self.tasks.pop(task, None)
         task.scope = outer
         outer.tasks[task] = None
-        is_outer = outer.is_cancelled and not self._shield
+        is_outer = outer.is_cancelled and not self.shield
         if error is None or not self._cancel_called or is_outer:
             return False
         if isinstance(error, Cancelled):

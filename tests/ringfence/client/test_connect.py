@@ -32,6 +32,14 @@ RULES = {
     "descriptors": [
         {"key": "user", "rate_limit": {"requests_per_unit": 5, "unit": "hour"}},
         {"key": "job", "rate_limit": {"requests_per_unit": 1, "unit": "hour"}},
+        {
+            "key": "hot",
+            "rate_limit": {
+                "requests_per_unit": 10_000,
+                "unit": "year",
+                "algorithm": "fixed_window",
+            },
+        },
     ],
 }
 TOKEN = "web." + "ab" * 16
@@ -130,6 +138,26 @@ def test_a_block_that_is_cancelled_ends_quietly(url, backend):
             async with ringfence.connect(url):
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_block_that_is_cancelled_releases_its_slots_and_returns_its_leases(url, backend):
+    slot, hot = Limit(1, 1000, ringfence.Algorithm.CONCURRENCY), {"hot": backend}
+
+    async def run():
+        with anyio.CancelScope() as scope:
+            async with ringfence.connect(url, raise_on_outage=True) as limiter:
+                for _ in range(60):
+                    assert await limiter.check("d", hot)
+                    await anyio.lowlevel.checkpoint()
+                async with limiter.hold_limit(slot, f"cancelled under {backend}"):
+                    scope.cancel()
+                    await anyio.sleep_forever()
+        async with ringfence.connect(url, raise_on_outage=True, use_leases=False) as limiter:
+            assert await limiter.check_limit(slot, f"cancelled under {backend}")
+            assert (await limiter.peek("d", hot)).remaining == 10_000 - 60
 
     anyio.run(run, backend=backend)
 
