@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -131,7 +131,7 @@ class AdhocLimitMethods:
         self._require_open(timeout)
         target = self._adhoc.target(limit, key)
         check = partial(self.check_limit, limit, *key, cost=cost, timeout=timeout)
-        return await self._slots.acquire(target, checked_cost(cost), check, max_wait, timeout)
+        return await self._acquire(target, cost, check, max_wait, timeout)
 
     @asynccontextmanager
     async def hold_limit(
@@ -148,6 +148,20 @@ class AdhocLimitMethods:
         taking = self.acquire_limit(limit, *key, cost=cost, max_wait=max_wait, timeout=timeout)
         async with self._slots.hold(taking, raise_on_denied=raise_on_denied) as decision:
             yield decision
+
+    async def _acquire(
+        self,
+        target: Target,
+        cost: int,
+        check: Callable[[], Awaitable[Decision]],
+        max_wait: float,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Decision:
+        units = checked_cost(cost)
+        decision = await self._slots.acquire(target, units, check, max_wait, timeout)
+        if decision is None:
+            raise closed_error()
+        return decision
 
     def _reserve(
         self,

@@ -98,6 +98,7 @@ class Limiter(AdhocLimitMethods):
         if not self._is_closed:
             self._is_closed = True
             self._local_checks = None
+            await self.end_waits()
             await self.release_held()
             await self._decider.aclose()
 
@@ -136,7 +137,7 @@ class Limiter(AdhocLimitMethods):
             cost = checked_cost(cost)
         if self._is_closed or timeout is not None:
             self._require_open(timeout)
-        cache = self._local_cache
+        cache, spent = self._local_cache, b""
         known = None if cache is None else cache.repeat(domain, descriptors, cost)
         if known is None:
             found = self._match_cache.find(self._decider.rules, domain, descriptors)
@@ -153,8 +154,14 @@ class Limiter(AdhocLimitMethods):
                 return decide(rule, key, cost)
             if cache is not None:
                 known = cache.decide(domain, descriptors, rule, key, cost)
+                spent = key
         if known is not None:
-            await self._checkpoints.take()
+            try:
+                await self._checkpoints.take()
+            except BaseException:  # A cancelled check spends nothing.
+                if cache is not None:
+                    cache.undo([known], [spent], [cost])
+                raise
             return known
         row = await self._decider.ask(key, cost, timeout)
         decision = decision_of(rule, row)
@@ -306,7 +313,7 @@ class Limiter(AdhocLimitMethods):
         self._require_open(timeout)
         target = self._target(domain, descriptors)
         check = partial(self.check, domain, descriptors, cost, timeout=timeout)
-        return await self._slots.acquire(target, checked_cost(cost), check, max_wait, timeout)
+        return await self._acquire(target, cost, check, max_wait, timeout)
 
     @asynccontextmanager
     async def hold(
@@ -372,6 +379,10 @@ class Limiter(AdhocLimitMethods):
     async def release_held(self) -> None:
         """Release all slots of concurrency limits that this limiter still renews."""
         await self._slots.release_all()
+
+    async def end_waits(self) -> None:
+        """End all calls of `acquire` and `hold` that wait; they raise `ConfigError`."""
+        await self._slots.end_waits()
 
     def _target(self, domain: str, descriptors: Descriptors) -> DescriptorTarget:
         return DescriptorTarget(domain, described(descriptors))

@@ -93,6 +93,7 @@ class OpenLimiter:
                 self._ready.set()
                 await self._stop.wait()
                 self._is_closing = True
+                await limiter.end_waits()
                 await self._loop.wait_idle()
         except Exception as error:
             self._failure = error

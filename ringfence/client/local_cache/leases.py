@@ -139,6 +139,14 @@ class Leases:
             self._request_next(lease, now)
         return lease
 
+    def undo(self, key: bytes, cost: int) -> None:
+        """Return units that a cancelled check has just spent, if their lease has not ended."""
+        lease = self._current.get(key)
+        if lease is not None and lease.left + cost <= lease.units:
+            lease.left += cost
+            if cost != 1:
+                lease.extra_units -= cost - 1
+
     def on_answer(
         self, ask: LeaseAsk, node: Hashable, asked_at: float, answer: LeaseGrant | None
     ) -> None:

@@ -160,6 +160,17 @@ class LocalCache:
         *columns, sources = map(list, zip(*rows, strict=True))
         return Results(Outcomes(*columns), sources)
 
+    def undo(
+        self,
+        decisions: Sequence[Decision | None],
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+    ) -> None:
+        """Return the units of leases that cancelled checks have just spent."""
+        for decision, key, cost in zip(decisions, keys, costs, strict=True):
+            if decision is not None and decision.source is Source.LEASE:
+                self.leases.undo(key, cost)
+
     def collect(self) -> None:
         """Add the decisions that this cache made since the last call to the counts for the next
         report."""

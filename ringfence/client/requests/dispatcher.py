@@ -101,18 +101,23 @@ class Dispatcher:
         if known is None:
             return await self._ask_owners(domain, requests, rules, keys, costs)
         missing = [at for at, decision in enumerate(known) if decision is None]
-        if not missing:
-            await self._checkpoints.take()
-        else:
-            answers = await self._ask_owners(
-                domain,
-                [requests[at] for at in missing],
-                [rules[at] for at in missing],
-                [keys[at] for at in missing],
-                [costs[at] for at in missing],
-            )
-            for place, decision in zip(missing, answers, strict=True):
-                known[place] = decision
+        try:
+            if not missing:
+                await self._checkpoints.take()
+            else:
+                answers = await self._ask_owners(
+                    domain,
+                    [requests[at] for at in missing],
+                    [rules[at] for at in missing],
+                    [keys[at] for at in missing],
+                    [costs[at] for at in missing],
+                )
+                for place, decision in zip(missing, answers, strict=True):
+                    known[place] = decision
+        except BaseException:  # Cancelled checks, or those without a decision, spend nothing.
+            if self._local_cache is not None:
+                self._local_cache.undo(known, keys, costs)
+            raise
         return [decision for decision in known if decision is not None]
 
     async def answer_unmatched(

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from math import inf
 
 from ringfence import runtime
 from ringfence.client.decider import Decider, is_never_denying
@@ -26,6 +27,9 @@ class SlotHolder:
         self._decider = decider
         self._dispatcher = dispatcher
         self._acquire_loop = acquire_loop
+        self._waiting: dict[runtime.CancelScope, None] = {}
+        """Scopes of the calls of `acquire` in progress."""
+        self._has_ended = runtime.Event()
 
     async def acquire(
         self,
@@ -34,16 +38,34 @@ class SlotHolder:
         check: Callable[[], Awaitable[Decision]],
         max_wait: float,
         timeout: float | None,  # noqa: ASYNC109 - a bound that ends in a decision
-    ) -> Decision:
+    ) -> Decision | None:
         """Repeat `check` until it is allowed and its delay has passed, for at most `max_wait`
-        seconds.
+        seconds. Returns None if `end_waits` has ended the call.
 
         Checks of concurrency limits wait in a queue at the owner of the key instead.
         """
         undo = partial(self._undo, target, cost)
-        if checked_seconds("max_wait", max_wait) and cost and self._has_queue(target):
-            return await self._wait_in_queue(target, cost, undo, max_wait, timeout)
-        return await self._acquire_loop.take_turn(check, undo, max_wait)
+        decision = None
+        with runtime.move_on_after(inf) as scope:
+            self._waiting[scope] = None
+            try:
+                if checked_seconds("max_wait", max_wait) and cost and self._has_queue(target):
+                    decision = await self._wait_in_queue(target, cost, undo, max_wait, timeout)
+                else:
+                    decision = await self._acquire_loop.take_turn(check, undo, max_wait)
+            finally:
+                del self._waiting[scope]
+                self._has_ended.set()
+        return decision
+
+    async def end_waits(self) -> None:
+        """Cancel all calls of `acquire`, and wait until they have given their units back."""
+        with runtime.move_on_after(UNDO_WITHIN, shield=True):
+            while self._waiting:
+                for scope in [*self._waiting]:
+                    scope.cancel()
+                self._has_ended = runtime.Event()
+                await self._has_ended.wait()
 
     def require_slots(self, target: Target) -> None:
         """Raise `ConfigError` when no concurrency limit applies to the request."""

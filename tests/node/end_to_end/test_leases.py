@@ -70,6 +70,25 @@ async def test_spent_lease_units_count_and_the_rest_is_returned(
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
+async def test_cancelled_checks_spend_no_units_of_a_lease(autojump_clock: MockClock) -> None:
+    async with world(rules=HOT) as w, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "a")
+        async with w.client() as limiter:
+            await heat(limiter, window, times=50)
+            for _ in range(5):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await limiter.check("api", window, cost=7)
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await limiter.check_many("api", [window] * 3, 2)
+            now = limiter.check_now("api", window)
+            assert now is not None
+            assert now.source is Source.LEASE
+
+        assert (await other.peek("api", window)).remaining == 10000 - 51
+
+
 async def test_a_client_that_closes_returns_the_rest_of_its_leases(
     autojump_clock: MockClock,
 ) -> None:

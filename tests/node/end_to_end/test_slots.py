@@ -5,7 +5,9 @@ import trio
 
 import ringfence
 from hashring import shard_of
+from ringfence.errors import ConfigError
 from ringfence.peering.slot_queue import MAX_PER_CONNECTION
+from ringfence.wire import Source
 from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
 
 RULES = """
@@ -255,3 +257,26 @@ async def test_ad_hoc_limits_support_hold_and_peek(autojump_clock):
         with pytest.raises(ringfence.ConfigError, match="must have a concurrency limit"):
             async with limiter.hold_limit("1/s", "user:1"):
                 raise AssertionError
+
+
+async def test_a_limiter_that_closes_ends_its_waits_and_keeps_no_slot(autojump_clock):
+    limit, blocks, ended = "1 concurrent ttl 60s", [], []
+
+    async def work(limiter, name):
+        try:
+            async with limiter.hold_limit(limit, "k", max_wait=30):
+                blocks.append(name)
+                await trio.sleep(3)
+        except ConfigError:
+            ended.append(name)
+
+    async with world() as w, w.client() as limiter, w.client() as other, trio.open_nursery() as n:
+        for name in ("first", "second", "third"):
+            n.start_soon(work, limiter, name)
+            await trio.sleep(0.1)
+        await limiter.aclose()
+
+        assert (blocks, sorted(ended)) == (["first"], ["second", "third"])
+        free = await other.check_limit(limit, "k")
+        assert free.allowed
+        assert free.source is Source.OWNER

@@ -227,6 +227,24 @@ def test_a_limiter_that_nobody_refers_to_closes_by_itself():
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_closing_ends_the_calls_that_wait_for_a_slot():
+    limiter = local(RULES)
+    with ThreadPoolExecutor(1) as pool:
+        taken = [limiter.check("d", {"job": "a"}) for _ in range(2)]
+        waiting = pool.submit(limiter.acquire, "d", {"job": "a"}, max_wait=20)
+        while not limiter.run(is_waiting):
+            time.sleep(0.001)
+        limiter.close()
+        with pytest.raises(ConfigError, match="closed"):
+            waiting.result(10)
+
+    assert all(taken)
+
+
+async def is_waiting(limiter):
+    return bool(limiter._slots._waiting)
+
+
 def test_a_foreign_event_loop_begins_calls_without_waiting_for_them():
     limiter = local(RULES)
     assert not limiter.is_open
