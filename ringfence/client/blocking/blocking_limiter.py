@@ -42,6 +42,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter, closed_error
 from ringfence.client.requests.descriptors import Descriptors
 from ringfence.client.slots.acquire import UNDO_WITHIN
+from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet
 
@@ -92,8 +93,6 @@ def _blocking_context(
     def call(
         self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs
     ) -> Iterator[_Result]:
-        opened = self._open()
-
         async def enter(limiter: Limiter) -> tuple[AbstractAsyncContextManager[_Result], _Result]:
             context = getattr(limiter, name)(*args, **kwargs)
             return context, await context.__aenter__()
@@ -101,15 +100,27 @@ def _blocking_context(
         async def leave(_: Limiter) -> None:
             await context.__aexit__(None, None, None)
 
-        context, result = opened.call(enter)
+        while True:
+            opened = self._open()
+            try:
+                context, result = opened.call(enter)
+                break
+            except LimiterLost:
+                continue
         _HOLDERS.add(self)
+        if isinstance(result, Decision):
+            self._held[id(result)] = result
         try:
             yield result
         finally:
+            held = self._held.pop(id(result), None)
             # Otherwise, this is a forked child without the slot, or closing has released the slot.
             if self._opened is opened:
                 with suppress(LimiterLost):  # The slot ends after its period.
                     opened.call(leave)
+            elif held is not None and not self._is_closed:  # A new limiter has replaced a lost one.
+                with suppress(RingfenceError):
+                    self._ask(partial(_release, held))
 
     return call
 
@@ -137,6 +148,8 @@ class BlockingLimiter:
         self._lock = threading.Lock()
         self._opened: OpenLimiter | None = None
         self._is_closed = False
+        self._held: dict[int, Decision] = {}
+        """Decisions of the `hold` blocks of this process that run now, by identity."""
         self._expected: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
 
@@ -296,6 +309,9 @@ class BlockingLimiter:
                     self._opened = OpenLimiter(make or self._make)
                     for domain, paths in self._expected:
                         self._opened.limiter.expect(domain, *paths)
+                    if self._held:  # By a limiter that a signal handler has interrupted.
+                        with suppress(LimiterLost):
+                            self._opened.call(partial(_keep, [*self._held.values()]))
                 opened = self._opened
         return opened
 
@@ -305,9 +321,21 @@ class BlockingLimiter:
         The threads of the parent do not exist there, and one may have held the lock.
         """
         self._lock = threading.Lock()
+        self._held = {}
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abandon()
+
+
+async def _keep(decisions: list[Decision], limiter: Limiter) -> None:
+    """Renew the slots of decisions."""
+    for decision in decisions:
+        limiter.keep(decision)
+
+
+async def _release(decision: Decision, limiter: Limiter) -> None:
+    """Release the slots of a decision."""
+    await limiter.release(decision)
 
 
 _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()

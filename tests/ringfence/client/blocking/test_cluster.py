@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from ringfence.blocking import connect
+from ringfence.client.blocking.open_limiter import LimiterLost
 from tests.node.real_cluster import real_cluster
 from tests.ringfence.client.blocking.test_forks import forks, in_child
 
@@ -80,3 +81,31 @@ async def connections(limiter):
 def test_a_host_name_is_resolved_without_an_event_loop(url):
     with connect(url.replace("127.0.0.1", "localhost"), raise_on_outage=True) as limiter:
         assert limiter.check("d", {"user": "name"}).remaining == 99
+
+
+def test_a_slot_outlives_the_limiter_that_a_signal_handler_has_interrupted(limiter, url):
+    limit = "1 concurrent ttl 1h"
+    with connect(url, raise_on_outage=True) as other:
+        with limiter.hold_limit(limit, "signal"):
+            limiter._opened.abandon()  # As when a handler raises inside the loop.
+            limiter.check("d", {"user": "signal"})
+            assert len(limiter.run(held)) == 1
+            assert not other.check_limit(limit, "signal")
+        assert limiter.run(held) == []
+        assert other.check_limit(limit, "signal")
+
+
+async def held(limiter):
+    return limiter._decider.held()
+
+
+def test_a_block_begins_again_when_a_signal_handler_interrupts_the_limiter(limiter, monkeypatch):
+    opened = limiter._open()
+
+    def lose(call):
+        opened.abandon()
+        raise LimiterLost
+
+    monkeypatch.setattr(opened, "call", lose)
+    with limiter.hold_limit("1 concurrent", "again") as decision:
+        assert decision.allowed
