@@ -24,7 +24,7 @@ from ringfence.settings.reader import SettingsReader
 from ringfence.transport.interface import Address
 from ringfence.transport.listeners import Listener, require_distinct
 
-__all__ = ["HTTP_PORT", "GatewaySettings", "load_gateway_settings"]
+__all__ = ["HTTP_PORT", "GatewaySettings", "load_gateway_settings", "validate_tls"]
 
 HTTP_PORT = 7180
 _GRPC_PORT = 7181
@@ -213,11 +213,12 @@ def _validate(settings: GatewaySettings) -> None:
     _ = settings.keys  # Raises for descriptors that cannot be parsed.
     if settings.deny_status not in (403, 429):
         raise ConfigError(f"deny_status must be 429 or 403, got {settings.deny_status}")
-    _validate_tls(settings)
+    validate_tls(settings)
     _validate_ports(settings)
 
 
-def _validate_tls(settings: GatewaySettings) -> None:
+def validate_tls(settings: GatewaySettings) -> None:
+    """Validate the TLS files of a gateway. Raises `ConfigError`."""
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise ConfigError("tls_cert and tls_key must be set together, got one; set both")
     if settings.tls_client_ca and not settings.tls_cert:

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ from granian.server import Server
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import parse_url
 from ringfence.errors import ConfigError
-from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.settings import GatewaySettings, validate_tls
 from ringfence.gateway.process.tokens import load_tokens
 from ringfence.transport.interface import Address
 
-__all__ = ["run_gateway"]
+__all__ = ["reload_if_valid", "run_gateway"]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -83,6 +84,9 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
         respawn_interval=0.5,
         workers_kill_timeout=10,
     )
+    server.signal_handler_reload = partial(  # type: ignore[method-assign]
+        reload_if_valid, server.signal_handler_reload, settings
+    )
     grpc = f"for gRPC on {settings.grpc}" if settings.grpc else "not for gRPC"
     logger.info("the gateway listens on %s, and %s", settings.listen, grpc)
     _end_forks_by_sigterm()
@@ -90,6 +94,18 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
         server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
     except FatalError as error:
         raise ConfigError(f"the gateway cannot serve HTTP on {settings.listen}: {error}") from error
+
+
+def reload_if_valid(
+    reload: Callable[..., None], settings: GatewaySettings, *signal_and_frame: object
+) -> None:
+    """Let the workers read the TLS files again at SIGHUP, unless one is wrong."""
+    try:
+        validate_tls(settings)
+    except ConfigError as error:
+        logger.error("TLS files not reloaded, the old ones stay in force: %s", error)
+    else:
+        reload(*signal_and_frame)
 
 
 def _make_worker(settings: GatewaySettings, main: int) -> Any:

@@ -15,6 +15,8 @@ from node.config.access import KeyDir
 from node.config.key_files import write_keys
 from ringfence.errors import ConfigError
 from ringfence.gateway import load_gateway_settings
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.supervisor import reload_if_valid
 from ringfence.gateway.process.tls_files import check_tls_files
 
 
@@ -96,3 +98,22 @@ def test_settings_with_invalid_files_are_refused_at_load(keys: KeyDir, other_key
 
     with pytest.raises(ConfigError, match="tls_cert and tls_key: the key in"):
         load_gateway_settings(None, {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}, settings)
+
+
+def test_a_reload_keeps_the_workers_while_the_files_do_not_belong_together(
+    keys: KeyDir, other_keys: KeyDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, reloads = tmp_path / "key.pem", []
+    key.write_bytes(keys.key.read_bytes())
+    settings = GatewaySettings(
+        cluster="ringfence://127.0.0.1:7101",
+        tls_cert=str(keys.certificate),
+        tls_key=str(key),
+    )
+
+    for content in (other_keys.key.read_bytes(), keys.key.read_bytes()):
+        key.write_bytes(content)
+        reload_if_valid(lambda *_: reloads.append(content), settings, 1, None)  # noqa: B023
+
+    assert reloads == [keys.key.read_bytes()]
+    assert "TLS files not reloaded" in caplog.text
