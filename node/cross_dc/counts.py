@@ -181,7 +181,8 @@ class CrossDcCounts:
         reported: set[str] = set()
         while True:
             await self._has_changed.wait()
-            await runtime.sleep(_HOME_PATIENCE)  # The members of a cluster start one by one.
+            # The members of a cluster start one by one, so a home may get its first one later.
+            await runtime.sleep(_HOME_PATIENCE)
             self._has_changed = runtime.Event()
             known = {*self._routed.datacenters, self._datacenter}
             homes = {rule.home: rule for rule in self._rules.rules() if rule.scope == "home"}
@@ -216,9 +217,8 @@ class CrossDcCounts:
         with runtime.move_on_after(patience):
             while self._in_flight or any(len(to_send[name]) for name in self._keys.others):
                 self.flush(are_all_due=True)
-                await runtime.sleep(
-                    _LAST_PAUSE
-                )  # Answers arrive meanwhile; refused counts go again.
+                # The answers to this round arrive meanwhile. Refused counts are sent again.
+                await runtime.sleep(_LAST_PAUSE)
 
     def flush(self, *, are_all_due: bool = False) -> None:
         """Send changed counts to other data centers, and request lost counts from them.

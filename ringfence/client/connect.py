@@ -199,6 +199,7 @@ async def open_cluster(
     async def keep(
         run: Callable[..., Awaitable[object]], *, task_status: runtime.TaskStatus[object]
     ) -> None:
+        """Run a task of the connection in a scope that can outlive a cancellation of the caller."""
         with runtime.move_on_after(inf) as scope:
             scopes.append(scope)
             await run(task_status=task_status)

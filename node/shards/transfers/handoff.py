@@ -101,9 +101,8 @@ class Handoff:
                 # An internal error in one step does not end the other steps.
                 if not self._is_settled:
                     await self._containment.run("handoff", self._fetch_missing_shards)
-                    await (
-                        runtime.checkpoint()
-                    )  # Each step looks at all shards, so checks run between.
+                    # Each step looks at all shards, so checks run between two of them.
+                    await runtime.checkpoint()
                     self._containment.call("handoff", self._offer_misplaced_shards)
                     await runtime.checkpoint()
                     await self._containment.run("handoff", self._merge_covered_shards)

@@ -179,7 +179,7 @@ class BlockingLimiter:
             opened.stop()
 
     def __del__(self) -> None:
-        """Close the connections of a limiter that nobody refers to any longer."""
+        """Close the connections of a limiter that the application has dropped."""
         opened: OpenLimiter | None = getattr(self, "_opened", None)
         if opened is not None and not sys.is_finalizing():
             # In another thread, because this one may be in the middle of anything.

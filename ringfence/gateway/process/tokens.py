@@ -123,10 +123,8 @@ def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens
 
 
 def _load(path: Path) -> dict[str, TokenEntry]:
-    """Load a token file, which must have tokens; one that is not completely written has none.
-
-    Raises `ConfigError`.
-    """
+    """Load a token file. Raises `ConfigError`, also for a file without tokens, which may not be
+    completely written."""
     known = load_token_file(path)
     if not known:
         raise ConfigError(

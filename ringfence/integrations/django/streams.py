@@ -59,8 +59,8 @@ class _Charges:
         self._limits.settle(self._state, self._response)
 
     def __del__(self) -> None:
-        """Correct the charges of a stream that nobody has begun to read, such as one in whose place
-        a middleware sends the status 304."""
+        """Correct the charges of a stream that was never read, for example because a middleware
+        has sent the status 304 instead."""
         if self._state.spent and not sys.is_finalizing():
             # In another thread, because this one may be in the middle of anything.
             threading.Thread(target=self._settle, name="ringfence-settle", daemon=True).start()

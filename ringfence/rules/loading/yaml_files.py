@@ -94,8 +94,8 @@ def _is_rule_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
-        # A file that was removed is no error. For a symbolic link without a target, reading it
-        # reports the error: otherwise the limits of its domain would vanish silently.
+        # The file was removed, which is not an error, or it is a symbolic link without a target.
+        # Reading the link reports the error. Otherwise its limits would vanish silently.
         return path.is_symlink()
     except OSError:
         return True  # Reading the file reports the error.

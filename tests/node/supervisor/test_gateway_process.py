@@ -170,6 +170,12 @@ def write_token(keys: Path, name: str, digits: str) -> None:
     (keys / f"{name}.token").write_text(f"{name}.{digits * 16}\n", "ascii")
 
 
+def node_with_token(keys: Path) -> NodeSettings:
+    """Write the token `app` of 0a bytes; return the settings of a node with these keys."""
+    write_token(keys, "app", "0a")
+    return NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(keys))
+
+
 def accept_token(keys: Path, name: str, digits: str) -> None:
     """Write the token file of the nodes, which has one token."""
     digest = token_digest(bytes.fromhex(digits * 16)).hex()
@@ -180,8 +186,7 @@ def accept_token(keys: Path, name: str, digits: str) -> None:
 async def test_each_start_of_the_gateway_uses_the_token_that_is_on_disk_then(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    write_token(tmp_path, "app", "0a")
-    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    node = node_with_token(tmp_path)
     async with running(monkeypatch, node=node) as run:
         write_token(tmp_path, "app", "0b")
         run.gateways[0].end(1)
@@ -201,8 +206,7 @@ async def test_a_gateway_whose_token_is_gone_starts_when_there_is_one_again(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write_token(tmp_path, "app", "0a")
-    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    node = node_with_token(tmp_path)
     async with running(monkeypatch, node=node) as run:
         (tmp_path / "app.token").unlink()
         run.gateways[0].end(1)
@@ -219,8 +223,7 @@ async def test_a_gateway_whose_token_is_gone_starts_when_there_is_one_again(
 async def test_a_reload_restarts_the_gateway_if_its_token_has_changed(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    write_token(tmp_path, "app", "0a")
-    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    node = node_with_token(tmp_path)
     async with running(monkeypatch, node=node) as run:
         write_token(tmp_path, "other", "0c")
         run.reload()
@@ -251,8 +254,7 @@ async def test_a_reload_without_a_token_keeps_the_gateway(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write_token(tmp_path, "app", "0a")
-    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
+    node = node_with_token(tmp_path)
     async with running(monkeypatch, node=node) as run:
         (tmp_path / "app.token").unlink()
         run.reload()
@@ -270,9 +272,8 @@ async def test_a_reload_with_a_token_that_the_nodes_reject_keeps_the_gateway(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write_token(tmp_path, "app", "0a")
+    node = node_with_token(tmp_path)
     accept_token(tmp_path, "app", "0b")
-    node = NodeSettings(name="a", listen="127.0.0.1:7101", keys=str(tmp_path))
     async with running(monkeypatch, node=node) as run:
         (tmp_path / "app.token").write_text(token, "ascii")
         run.reload()

@@ -211,7 +211,7 @@ def test_the_first_call_starts_what_entering_would():
     assert threads() == 0
 
 
-def test_a_limiter_that_nobody_refers_to_closes_by_itself():
+def test_a_limiter_that_the_application_drops_closes_by_itself():
     before = len(os.listdir("/dev/fd"))
     limiter = local(RULES)
     assert limiter.check("d", {"user": "a"})

@@ -147,7 +147,7 @@ def test_a_stream_is_settled_at_its_end(limiter: BlockingLimiter, middleware: li
 
 
 @pytest.mark.parametrize("path", ["/stream", "/async-stream"])
-def test_a_stream_that_nobody_reads_is_settled(limiter: BlockingLimiter, path: str) -> None:
+def test_a_stream_that_is_never_read_is_settled(limiter: BlockingLimiter, path: str) -> None:
     server = Sync() if path == "/stream" else Async()
     with override_settings(MIDDLEWARE=[UNMODIFIED, OURS]):
         assert server.statuses(path) == [304]
