@@ -357,10 +357,10 @@ def rotate(directory: Path, step: str) -> str:
     match step, keys:
         case "add", [old]:
             written = f"{old}\n{secrets.token_hex(32)}\n"
-            now = "the new key is taken, the old one is used"
+            now = "the new key is accepted, the old one is used"
         case "use", [old, new] if not is_new_used:
             written = f"{new}\n\n{old}\n"
-            now = "the new key is used, the old one is still taken"
+            now = "the new key is used, the old one is still accepted"
         case "drop", [new, _] if is_new_used:
             written, now = f"{new}\n", "only the new key remains"
         case _, [_, _]:
