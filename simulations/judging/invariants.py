@@ -334,7 +334,7 @@ class Invariants:
                         sides=self._over_bound.sides(is_shared=False),
                         lost_spans=spans,
                         is_clean=not self._faults,
-                        is_beside_owner=partial(_is_beside_owner, final.broken, name),
+                        is_beside_owner=partial(self._is_beside_owner, final.broken, name),
                     )
         if not any(fault.verb == "clock_step" for fault in self._faults):
             slots_left = {place: n for place, n in final.used.items() if place[1] in ledger.rules()}
@@ -345,16 +345,21 @@ class Invariants:
             ]
         return found
 
+    def _is_beside_owner(self, broken: BrokenConnections, rule: str, held: HeldSlot) -> bool:
+        """Return whether a standby granted a slot while the owner decided, too: connections to the
+        owner broke, or a fault without sides of its own kept the standby from reaching it."""
+        if held.source is not Source.STANDBY:
+            return False
+        answer = Answered(
+            *(held.asked_at, held.answered_at, held.datacenter, held.key, 1, held.is_held),
+            held.source,
+            client=held.client,
+        )
+        excuses = self._excuses.of(self._place(rule, held.key, held.datacenter), answer)
+        return any(not (each.is_splitting or each.is_alone) for each in excuses) or broken.explain(
+            rule, answer, may_borrow=False
+        )
+
     def _is_shared(self, rule: Rule) -> bool:
         """Return whether data centers share the counts of a rule."""
         return rule.scope == "global" and self._datacenters > 1
-
-
-def _is_beside_owner(broken: BrokenConnections, rule: str, held: HeldSlot) -> bool:
-    """Return whether a standby granted a slot because connections to the owner broke."""
-    answer = Answered(
-        *(held.asked_at, held.answered_at, held.datacenter, held.key, 1, held.is_held),
-        held.source,
-        client=held.client,
-    )
-    return held.source is Source.STANDBY and broken.explain(rule, answer, may_borrow=False)

@@ -4,11 +4,16 @@ import pytest
 from msgspec.structs import replace
 
 from ringfence.client.cluster.cluster import Cluster
+from ringfence.limiter import Algorithm, Limit
 from ringfence.limiter.reference.concurrency import Concurrency
-from simulations.judging.slots import HeldSlot, slot_violations
+from ringfence.wire import Source
+from simulations.judging.invariants import Final
+from simulations.judging.slots import HeldSlot, HoldLedger, slot_violations
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
 from simulations.world.run import simulate
+from tests.simulations.judging.histories import KNOWN, OTHERS, OWNER
+from tests.simulations.judging.histories import judged as judge
 
 SMALL = Scenario(
     "slots",
@@ -94,3 +99,24 @@ def test_a_waiter_beside_a_free_slot_is_a_lost_wakeup():
 
 def test_a_wait_beyond_the_maximum_is_detected():
     assert judged(held(0, 14, 14), is_clean=False) == ["deadline"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "accepts"),
+    [
+        (Fault(1.0, "errors", 2.0, {"node": OWNER, "count": 30}), True),
+        (Fault(1.0, "errors", 2.0, {"node": OTHERS[-1], "count": 30}), False),
+        (Fault(70.0, "errors", 71.0, {"node": OWNER, "count": 30}), False),
+    ],
+    ids=["of the owner", "of another node", "later"],
+)
+def test_a_standby_may_grant_a_slot_beside_the_owner_while_the_owner_fails(fault, accepts):
+    rule = replace(KNOWN["log"], limit=Limit(2, 20.0, algorithm=Algorithm.CONCURRENCY))
+    slots = HoldLedger()
+    for at, source in ((1.2, Source.STANDBY), (1.8, Source.OWNER), (1.9, Source.OWNER)):
+        slots.add("log", HeldSlot(at, at + 0.01, "dc1", "k", 8.0, True, 3.0, 3.1, "c", source))
+    invariants, _ = judge("log", [], [fault])
+
+    found = invariants.slot_violations(slots, {"log": rule}, Final(), 100.0)
+
+    assert [each.property for each in found] == ([] if accepts else ["over_admission"])
