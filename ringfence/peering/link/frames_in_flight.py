@@ -257,13 +257,14 @@ class FramesInFlight:
         answered first. With `is_draining` nothing more is sent to the member, not even a ping.
         """
         timeout, silent = self.answer_timeout, list[Frame]()
-        is_busy = received_at > now - timeout
+        silent_at = received_at + timeout
+        is_busy = silent_at > now
         for frame in self.by_seq.values():
             latest = frame.sent_at + self._settings.slow_timeout
             if frame.due > now or not frame.batches or latest <= now:
                 continue
             if is_busy:
-                frame.due = max(frame.due, min(received_at + timeout, latest))
+                frame.due = max(frame.due, min(silent_at, latest))
                 frame.is_overdue = False
             elif is_draining:
                 frame.due = max(frame.due, frame.sent_at + self._settings.answer_timeout)

@@ -1,6 +1,6 @@
 """Frames in flight: answers, time-outs and round trips.
 
-Times of expiry are multiples of 1/16 s, so that sums are exact.
+Most times of expiry are multiples of 1/16 s, so that sums are exact.
 """
 
 import gc
@@ -8,6 +8,8 @@ import weakref
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ringfence.errors import AccessDenied, RemoteProtocolError
 from ringfence.limiter import Code
@@ -15,13 +17,7 @@ from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.routing.pending_request import PendingRequest
 from ringfence.peering.target import SHED
-from ringfence.wire import (
-    Done,
-    Members,
-    Op,
-    Ping,
-    decode,
-)
+from ringfence.wire import Done, Members, Op, Ping, decode
 from tests.ringfence.peering.link.queue_sender import TIMEOUT, Sender, answer_to, batch_of, raise_
 
 
@@ -155,6 +151,16 @@ def test_frames_to_a_busy_member_wait_up_to_slow_timeout():
     assert busy == []
     sender.queue.expire(4 * TIMEOUT, received_at=3.9 * TIMEOUT)
     assert busy == [SHED]
+
+
+@given(sent_at=st.floats(0.0, 1e6))
+def test_a_member_that_was_silent_for_exactly_one_time_out_is_pinged(sent_at):
+    sender = Sender(slow_timeout=4 * TIMEOUT)
+    asked = sender.ask("a", now=sent_at)
+    sender.flush(sent_at)
+
+    assert len(sender.queue.expire(sent_at + TIMEOUT, received_at=sent_at)) == 1
+    assert asked == []
 
 
 def test_frames_fail_when_a_busy_member_falls_silent():
