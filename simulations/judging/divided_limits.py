@@ -65,7 +65,9 @@ def judge_divided(
                        rows, refunded, asked, read)
         for at, name in enumerate(sorted(places))
     }  # fmt: skip
-    spends = [spend for row in rows for spend in counter.spends(row)]
+    spends = [
+        spend for row in rows for spend in counter.spends(_lost_anywhere(counter, row, places))
+    ]
     spends += [refunded_units(counter, answer) for answer in refunded]
     spends += [spend for part in parts.values() for row in rows for spend in _late(part.view, row)]
     questions = [counter.question(row.answer) for row in asked]
@@ -242,6 +244,19 @@ def _row_at(view: CounterView, row: Row) -> Row:
     if row.answer.datacenter == view.datacenter or _is_decided_once(view, row.answer):
         return here
     return Row(row.answer, [*here.excuses, *row.excuses], here.is_split, here.may_be_lost)
+
+
+def _lost_anywhere(counter: CounterView, row: Row, places: Mapping[str, Place]) -> Row:
+    """Return a row whose units may be lost if any data center that may have lent them may lose
+    them."""
+    answer = row.answer
+    if row.may_be_lost or _is_decided_once(counter, answer):
+        return row
+    asked_at, answered_at = answer.asked_at, answer.answered_at
+    may_be_lost = any(
+        counter.excuses.may_be_lost(place, asked_at, answered_at) for place in places.values()
+    )
+    return Row(answer, row.excuses, row.is_split, may_be_lost)
 
 
 def _spends(view: CounterView, row: Row) -> Iterator[Spend]:

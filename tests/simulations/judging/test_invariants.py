@@ -234,6 +234,14 @@ def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_coun
     assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
 
 
+def test_units_that_a_data_center_lent_may_be_lost_when_it_loses_all_its_nodes():
+    parts, crash = {"parts": KNOWN["parts"]}, Fault(3.5, "crash", 4, {"datacenter": "dc2"})
+    answers = [answered(1.0), answered(2.0), borrowed(3.0)]
+
+    for counted, found in (({"dc1": 2}, []), ({"dc1": 1}, ["lost_hits"])):
+        assert violations(parts, answers, counted, datacenters=2, faults=[crash]) == found
+
+
 @pytest.mark.parametrize(
     ("fault", "lasts", "expected"),
     [
