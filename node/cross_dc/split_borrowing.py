@@ -100,8 +100,10 @@ class SplitBorrowing:
         """
         denied = self.rows_to_borrow(batch, results)
         until = runtime.current_time() + min(_LONGEST_WAIT_S, _SHARE_OF_DEADLINE * within)
-        for datacenter, ring in self.rings.items():
-            now = self._clock()
+        for datacenter in [*self.rings]:
+            ring, now = self.rings.get(datacenter), self._clock()
+            if ring is None:
+                continue  # All its members have left while this check waited for another one.
             asked = [row for row in denied if self._may_lend(datacenter, batch.keys[row], now)]
             by_owner: dict[NodeId, list[int]] = {}
             for row in asked:

@@ -96,6 +96,25 @@ async def test_a_check_waits_for_one_silent_data_center_only(autojump_clock: Moc
     assert [link.asked for link in links.values()] == [1, 0, 0]
 
 
+async def test_a_data_center_that_leaves_while_a_check_waits_is_not_asked(
+    autojump_clock: MockClock,
+) -> None:
+    links = {"dc2": FakeLink(Code.DENIED), "dc3": FakeLink(Code.ALLOWED)}
+    from_others = borrowing(links)
+
+    class LastAnswer(FakeLink):
+        def ask(
+            self, batch: Batch, *, hops: int, as_standby: bool, done: Callable[[object], None]
+        ) -> None:
+            from_others.set_rules({bytes(8)}, {"dc2": Ring.of([Member(NodeId("dc2"))])})
+            super().ask(batch, hops=hops, as_standby=as_standby, done=done)
+
+    links["dc2"] = LastAnswer(Code.DENIED)
+
+    assert await borrow(from_others) is Code.DENIED
+    assert links["dc3"].asked == 0
+
+
 async def test_a_silent_member_is_asked_again_after_a_second(autojump_clock: MockClock) -> None:
     links = {"dc2": FakeLink(None), "dc3": FakeLink(Code.ALLOWED)}
     from_others = borrowing(links)
