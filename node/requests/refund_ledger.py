@@ -227,6 +227,7 @@ def _age_in_log(limit: Limit, age: int) -> int:
 
 
 def charge_lifetime_ns(limit: Limit) -> int:
-    """Return the time in ns after which every counter of this limit is empty again."""
+    """Return the time in ns after which every counter of this limit is empty again, unless charges
+    have filled it above the limit."""
     windows = 2 * limit.period_ns
     return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

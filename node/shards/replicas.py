@@ -81,6 +81,18 @@ class _Limits:
         if not self._rows[number]:
             self._without_rows[number] = None
 
+    def drain_ns(self, number: int, row: bytes) -> int:
+        """Return the time in ns after which the bucket in a row is empty, at most.
+
+        Charges fill a bucket above its limit, so that it drains for longer than the lifetime of
+        other rows.
+        """
+        limit = self.by_number[number]
+        if not limit.is_bucket:
+            return 0
+        units, *_ = state_of(row)
+        return (units + 1) * limit.period_ns // max(limit.amount, 1)
+
     def remove_unused(self) -> None:
         """Remove the limits that have no rows."""
         for number in self._without_rows:
@@ -244,6 +256,8 @@ class Replicas:
         for key, row in rows.items():
             number, arrived_at = head_of(row)
             unused_at = arrived_at + lifetimes[number]
+            if now > unused_at:
+                unused_at = max(unused_at, arrived_at + self._limits.drain_ns(number, row))
             if now > unused_at:
                 unused.append((key, row))
             elif unused_at < first:

@@ -2,12 +2,13 @@
 
 import tracemalloc
 from bisect import bisect_left
+from dataclasses import replace
 
 import pytest
 
 from hashring import NodeId, shard_of
 from node.shards.replicas import Replicas
-from ringfence.limiter import Limit, PackedSnapshot, Snapshot
+from ringfence.limiter import Algorithm, Limit, PackedSnapshot, Snapshot
 from tests.node.shards.transfer_peers import keys_of_shards
 
 OWNER = NodeId("a")
@@ -355,6 +356,22 @@ def test_a_row_expires_after_the_lifetime_of_its_own_limit() -> None:
         assert len(copies) == before - 1
 
     assert instants == [S + 120 * S, 11 * S + 120 * S, S + 2 * 86_400 * S]
+
+
+@pytest.mark.parametrize("counts", [[], [7, 500]], ids=["own", "of several data centers"])
+def test_a_row_of_an_overdrawn_bucket_expires_when_the_bucket_is_empty(counts: list[int]) -> None:
+    copies = Replicas(10)
+    bucket = replace(LIMIT, algorithm=Algorithm.LEAKY_BUCKET)
+    empty_at = S + 501 * bucket.period_ns // bucket.amount
+    row = Snapshot([b"key-one-"], [[500, 3, *counts]], [bucket], [0], [])
+    copies.keep(OWNER, PackedSnapshot.of(row), S)
+
+    copies.expire(copies.next_expiry + 1)
+    assert copies.next_expiry == empty_at
+    copies.expire(empty_at)
+    assert len(copies) == 1
+    copies.expire(empty_at + 1)
+    assert len(copies) == 0
 
 
 def test_a_row_that_replaces_another_begins_its_lifetime_again() -> None:
