@@ -7,7 +7,7 @@ duplicated, late or out of order has no effect.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from random import Random
 from typing import TypeAlias
@@ -49,6 +49,8 @@ _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
 _HOME_PATIENCE = 10.0
 """Seconds after which a home without members is reported."""
+_MOST_MARKED = 20_000
+"""Keys to send to a data center above which no further ones are marked for a new one."""
 _LAST_PAUSE = 0.05
 """Seconds between two rounds of a node that stops."""
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
@@ -58,6 +60,9 @@ _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 class CrossDcCounts:
     """Counts of rules that apply across data centers, at one node: of this data center and of the
     others."""
+
+    _staleness_sum_ms = 0
+    _stalest_ms = 0
 
     def __init__(
         self,
@@ -92,11 +97,12 @@ class CrossDcCounts:
         """Set when the rules or the members have changed."""
         self._has_others = runtime.Event()
         """Set once another data center has a member."""
+        self._unmarked: dict[str, None] = {}
+        """Data centers that must get the counts of all keys."""
+        self._has_unmarked = runtime.Event()
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
-        self._staleness_sum_ms = 0
         self._recovery = CountRecovery(engine, ownership, link_to, clock, keys.limit_of, keys.lost)
-        self._stalest_ms = 0
 
     # -- rules and members ---------------------------------------------------------------------
 
@@ -104,7 +110,8 @@ class CrossDcCounts:
         """Use this rule set from now on."""
         self._rules = rules
         self._has_changed.set()
-        self._keys.set_rules(rules)
+        if self._keys.set_rules(rules):  # Their keys may have counts of another scope.
+            self._send_all_keys_to(self._keys.to_send)
         self._engine.set_rules(self._engine_rules())
 
     def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
@@ -125,6 +132,7 @@ class CrossDcCounts:
         now = self._uptime()
         others = [name for name in view.datacenters if name != self._datacenter]
         to_send, self._keys.others = self._keys.to_send, others
+        self._send_all_keys_to([name for name in others if name not in to_send])
         if others:
             self._has_others.set()
         for name in others:
@@ -173,7 +181,7 @@ class CrossDcCounts:
     async def run(self) -> None:
         """Send counts periodically, and report homes without members, until cancelled."""
         async with runtime.open_task_group() as nursery:
-            for task in (self._send_rounds, self._watch_homes):
+            for task in (self._send_rounds, self._mark_for_new_datacenters, self._watch_homes):
                 nursery.start_soon(self._containment.supervise, "cross_dc", task)
 
     async def _watch_homes(self) -> None:
@@ -194,6 +202,22 @@ class CrossDcCounts:
                     *(home, place_of(homes[home].domain, homes[home].path)),
                 )
             reported = missing
+
+    def _send_all_keys_to(self, names: Iterable[str]) -> None:
+        self._unmarked.update(dict.fromkeys(names))
+        if self._unmarked:
+            self._has_unmarked.set()
+
+    async def _mark_for_new_datacenters(self) -> None:
+        while True:
+            await self._has_unmarked.wait()
+            self._has_unmarked = runtime.Event()
+            names, self._unmarked = [*self._unmarked], {}
+            to_send = [self._keys.to_send[name] for name in names]
+            for _ in self._keys.mark_all(names):
+                await runtime.checkpoint()
+                while any(len(each) > _MOST_MARKED for each in to_send):
+                    await runtime.sleep(INTERVAL)
 
     async def _send_rounds(self) -> None:
         await self._has_others.wait()

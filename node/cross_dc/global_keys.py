@@ -4,7 +4,7 @@ received counts.
 Only records changes; `node.cross_dc.counts` sends and merges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gossip.cross_dc.count_dissemination import CountDissemination
 from gossip.cross_dc.lost_counts import LostCounts
@@ -15,6 +15,9 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Batch, Op, Results
 
 __all__ = ["GlobalKeys"]
+
+_SLICE = 2000
+"""Keys that one step of `GlobalKeys.mark_all` looks at."""
 
 
 class GlobalKeys:
@@ -40,13 +43,16 @@ class GlobalKeys:
         self.rounds = RoundTimer()
         """Rounds of the task that sends counts."""
 
-    def set_rules(self, rules: RuleSet) -> None:
-        """Set the rules across data centers whose changed keys are recorded from now on."""
+    def set_rules(self, rules: RuleSet) -> bool:
+        """Set the rules across data centers whose changed keys are recorded from now on; return
+        whether there are new ones."""
+        before = self._rules.keys()
         self._rules = {
             rule.id.to_bytes(8, "big"): rule
             for rule in rules.rules()
             if rule.scope == "global" and rule.limit is not None
         }
+        return not self._rules.keys() <= before
 
     def on_decided(self, batch: Batch, results: Results) -> None:
         """Mark the keys of global rules that a batch has changed, so that other data centers
@@ -82,6 +88,18 @@ class GlobalKeys:
             ):
                 if cells:
                     self.on_received(name, key, cells)
+
+    def mark_all(self, names: Sequence[str]) -> Iterator[None]:
+        """Mark all keys of global rules, some at each step, to send their counts to data centers
+        that know nothing of them."""
+        for some in self._engine.key_slices(_SLICE) if self._rules else ():
+            now = self._uptime()
+            for key in some:
+                if key[:8] in self._rules:
+                    for name in names:
+                        self.to_send[name].mark_changed(key, now)
+            self.rounds.add_work()
+            yield
 
     def _mark_changed(self, key: bytes, now: int) -> None:
         for to_send in self.to_send.values():

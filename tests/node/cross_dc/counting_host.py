@@ -35,7 +35,7 @@ DAY = 86_400 * SECOND
 NOW = 20_000 * DAY
 WINDOW = 20_000
 """Number of the window at `NOW`."""
-RULES = load_text("""
+RULES_TEXT = """
 domain: api
 descriptors:
   - key: user
@@ -50,7 +50,8 @@ descriptors:
   - key: quota
     quota_mode: true
     rate_limit: {unit: day, requests_per_unit: 5, algorithm: fixed_window}
-""").rules
+"""
+RULES = load_text(RULES_TEXT).rules
 USER, PART, HOME, SHADOW, QUOTA = RULES.rules()
 MEMBERS = {"e1": "eu", "u1": "us", "p1": "ap"}
 

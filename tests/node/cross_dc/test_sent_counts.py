@@ -1,13 +1,18 @@
 """Counts and digests that one node sends to other data centers, without any network."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import inf
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from hashring import Member, NodeId, View, shard_of
 from ringfence.limiter import Code
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import Rule
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import (
     Batch,
     Digest,
@@ -28,6 +33,8 @@ from tests.node.cross_dc.counting_host import (
     NOW,
     PART,
     QUOTA,
+    RULES,
+    RULES_TEXT,
     SECOND,
     SHADOW,
     WINDOW,
@@ -75,6 +82,63 @@ def test_a_split_limit_is_divided_among_all_data_centers_that_have_not_left() ->
     assert admitted(4) == 5
     host.counts.set_view(view_of("e1"), view_of("e1"), left=["us"])
     assert admitted(5) == 10
+
+
+@asynccontextmanager
+async def running(host: CountingHost) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.counts.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_data_center_that_becomes_known_gets_the_counts_of_all_keys(
+    autojump_clock: MockClock,
+) -> None:
+    hosts: dict[str, CountingHost] = {}
+    eu, us = CountingHost("e1", hosts), CountingHost("u1", hosts)
+    keys = [key_of(value) for value in range(9000)]
+    eu.see("e1")
+    eu.spend(*keys)
+
+    async with running(eu):
+        await trio.sleep(1)
+        eu.see("e1", "u1")
+        await trio.sleep(2)
+
+    assert us.used(*keys) == [1] * len(keys)
+
+
+async def test_a_rule_that_becomes_global_has_the_counts_of_all_data_centers(
+    autojump_clock: MockClock,
+) -> None:
+    eu, us = pair()
+    local = load_text(RULES_TEXT.replace(", scope: global", "")).rules
+    for host in (eu, us):
+        host.counts.set_rules(local)
+    eu.spend(key_of(1), units=20)
+
+    async with running(eu):
+        for host in (us, eu):
+            host.counts.set_rules(RULES)
+        await trio.sleep(2)
+
+    assert us.used(key_of(1)) == [20]
+
+
+async def test_the_keys_for_a_new_data_center_are_marked_in_parts(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.cross_dc.counts._MOST_MARKED", 3000)
+    host = CountingHost("e1")
+    host.pending = []  # Nothing is acknowledged, so all marked keys wait.
+    host.spend(*[key_of(value) for value in range(9000)])
+
+    async with running(host):
+        host.see("e1", "u1")
+        host.is_linked = False
+        await trio.sleep(5)
+        assert 3000 < len(host.keys.to_send["us"]) < 6000
 
 
 def test_counts_are_sent_to_every_other_data_center() -> None:
