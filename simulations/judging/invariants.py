@@ -341,9 +341,23 @@ class Invariants:
             found += [
                 Violation("slot_leak", end, f"{rule}={key}: {used} slots of {where} are never free")
                 for (where, rule, key), used in slots_left.items()
-                if used
+                if used > self._refused_releases(ledger, where, rule, key)
             ]
         return found
+
+    def _refused_releases(self, ledger: HoldLedger, where: str, rule: str, key: str) -> int:
+        """Return how many slots of a key the clients could not release.
+
+        A client that may refund only its own charges cannot release a slot at another owner.
+        """
+        if not self._seen.bounded_refunds:
+            return 0
+        place = self._place(rule, key, where)
+        return sum(
+            each.is_held
+            and self._excuses.tenure(place, each.asked_at, each.release_acknowledged_at) is None
+            for each in ledger.columns(rule).get((where, key), ())
+        )
 
     def _is_beside_owner(self, broken: BrokenConnections, rule: str, held: HeldSlot) -> bool:
         """Return whether a standby granted a slot while the owner decided, too: connections to the

@@ -3,16 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
+from hashring import shard_of
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.limiter import Algorithm, Limit
 from ringfence.limiter.reference.concurrency import Concurrency
+from ringfence.rules.keys import encode_key
 from ringfence.wire import Source
-from simulations.judging.invariants import Final
+from simulations.judging.excuses import Holders
+from simulations.judging.invariants import Final, Invariants
+from simulations.judging.ledger import Ledger
 from simulations.judging.slots import HeldSlot, HoldLedger, slot_violations
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
 from simulations.world.run import simulate
-from tests.simulations.judging.histories import KNOWN, OTHERS, OWNER
+from tests.simulations.judging.histories import KNOWN, OTHERS, OWNER, STANDBY
 from tests.simulations.judging.histories import judged as judge
 
 SMALL = Scenario(
@@ -120,3 +124,25 @@ def test_a_standby_may_grant_a_slot_beside_the_owner_while_the_owner_fails(fault
     found = invariants.slot_violations(slots, {"log": rule}, Final(), 100.0)
 
     assert [each.property for each in found] == ([] if accepts else ["over_admission"])
+
+
+@pytest.mark.parametrize(
+    ("is_bounded", "moved_at", "found"),
+    [(True, 2.0, []), (True, 4.0, ["slot_leak"]), (False, 2.0, ["slot_leak"])],
+)
+def test_a_slot_may_stay_when_its_client_may_release_it_only_at_the_owner_that_granted_it(
+    is_bounded, moved_at, found
+):
+    rule = replace(KNOWN["log"], limit=Limit(2, 20.0, algorithm=Algorithm.CONCURRENCY))
+    slots, holders, shard = HoldLedger(), Holders(), shard_of(encode_key(rule.id, ["k"]))
+    slots.add("log", HeldSlot(1.0, 1.1, "dc1", "k", 8.0, True, 3.0, 3.1, "c", Source.OWNER))
+    for at, host, is_holder in ((0, OWNER, 1), (moved_at, OWNER, 0), (moved_at, STANDBY, 1)):
+        holders.add(host, at, bytes(shard) + bytes([is_holder]))
+    scenario = Scenario("judged", "", nodes=6, bounded_refunds=is_bounded)
+    invariants = Invariants({"log": rule}, scenario, 0.2, 0.0)
+    final = Final({("dc1", "log", "k"): 1}, holders=holders)
+    invariants.violations(Ledger(), final, 10.0)
+
+    violations = invariants.slot_violations(slots, {"log": rule}, final, 10.0)
+
+    assert [each.property for each in violations] == found
