@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
-from math import inf
+from math import ceil, inf
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -372,7 +372,8 @@ class _Decision(Struct, frozen=True):
     def _wrongly_left(self, option: _Option, least: int) -> str:
         """Return what is wrong with the stated units if at least `least` units are in use; empty if
         nothing is."""
-        answer, limit, rounding = self.row.answer, option.limit, self.counter.rounding
+        answer, limit = self.row.answer, option.limit
+        rounding = self.counter.rounding + self._drained_by_clocks(limit)
         assert answer.remaining is not None
         most = max(least, option.bound.most) + rounding
         fewest, upmost = max(0, limit.ceiling - most), max(0, limit.ceiling - least)
@@ -383,6 +384,15 @@ class _Decision(Struct, frozen=True):
             what = "without" if least > hard else "in"
             return f"admitted {what} the soft margin with {least} to {most} used"
         return ""
+
+    def _drained_by_clocks(self, limit: Limit) -> int:
+        """Return the units of a bucket that may have drained too early or too late, because a clock
+        has followed a stepped one elsewhere."""
+        if not limit.is_bucket:
+            return 0
+        answer, counter = self.row.answer, self.counter
+        clock_s = counter.excuses.clocks.followed_s(counter.place_of(answer), answer.answered_at)
+        return ceil(clock_s * 1e9 * limit.amount / limit.period_ns)
 
     def _time_error_ns(self, option: _Option) -> int:
         """Return by how much clocks and rounding may change a retry time or a delay."""

@@ -319,3 +319,18 @@ def test_a_cached_denial_counts_from_the_time_at_which_it_was_asked(retry_after,
     cached = Answered(7.3, 7.3, "dc1", "k", 1, False, Source.CACHE, retry_after)
 
     assert violated("daily", [*full, denied, cached]) == found
+
+
+@pytest.mark.parametrize("by_s", [0.2, None])
+@pytest.mark.parametrize(("left", "is_wrong"), [(4, False), (3, True), (5, True), (6, True)])
+def test_a_clock_that_follows_another_one_drains_a_bucket_a_little_early_or_late(
+    by_s, left, is_wrong
+) -> None:
+    step = Fault(2, "clock_step", 3, {"node": "n1", "by_s": by_s})
+    owner_elsewhere = order_of("slow", "dc2", datacenters=2)[0]
+    assert owner_elsewhere != "n1"
+    last = Answered(50.0, 50.001, "dc2", "k", 0, True, Source.OWNER, remaining=left)
+
+    found = violated("slow", [*rows(1, 10, 11, "dc2"), last], [step] if by_s else [], datacenters=2)
+
+    assert (found == {"remaining"}) == (is_wrong and not (by_s and left in (3, 5)))
