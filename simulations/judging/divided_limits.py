@@ -27,6 +27,8 @@ _GIVEN_UP_S = 0.5
 """Seconds after which a data center no longer waits for units of another one."""
 _HOLDING_UP = ("cut", "clog", "pause", "stall", "slow", "spikes", "busy", "loss", "bursts", "reset")
 """Faults that may hold a request up for longer."""
+_SILENCING = ("cut", "clog", "pause", "stall", "bursts", "loss", "reset")
+"""Faults that may end a connection, and with it all requests on it, before that."""
 _HEDGED_NS = 1_500_000_000
 """Time after an answer until the client has refunded the answer of a second member."""
 
@@ -75,14 +77,15 @@ def judge_divided(
     uncertain = frozenset[str]().union(
         *(row.reasons for part in parts.values() for row in part.rows)
     )
+    rounding = replace(counter, places=places).rounding  # Also of parts that only lent units.
     judgements = [
-        _Decision(counter, at, row.answer, parts, bound, uncertain).judged(text)
+        _Decision(counter, rounding, at, row.answer, parts, bound, uncertain).judged(text)
         for at, (row, bound) in enumerate(zip(asked, found, strict=True))
     ]
     most = sum(part.reading.most for part in parts.values())
     if not counter.limit.is_bucket:  # The parts of a bucket drain slower than the whole one.
-        most = min(most, last.most + counter.rounding)
-    return judgements, Reading(max(0, last.least - counter.rounding), most)
+        most = min(most, last.most + rounding)
+    return judgements, Reading(max(0, last.least - rounding), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class _Decision:
     """One decision with the bounds of the whole counter, and with all parts."""
 
     counter: CounterView
+    rounding: int
+    """Units by which all parts together may be rounded."""
     at: int
     """Index of the decision in the bounds of the parts."""
     answer: Answered
@@ -190,7 +195,7 @@ class _Decision:
         if any(more):
             return self.uncertain, ""
         ceiling, least = self.counter.limit.ceiling, self.bound.least
-        if not self.uncertain and least - self.counter.rounding + cost > ceiling:
+        if not self.uncertain and least - self.rounding + cost > ceiling:
             return frozenset(), f"admitted with {least} of {ceiling} used"
         is_open = any(part.bounds[self.at].verdict is Verdict.EITHER for part in spent)
         is_open &= all(part.plain[self.at].verdict is not Verdict.EITHER for part in spent)
@@ -297,10 +302,11 @@ def _late(view: CounterView, row: Row) -> Iterator[Spend]:
     """Yield the units that this part may have counted for a denied check after the data center that
     asked for it no longer waited, because a fault held the request up."""
     answer = row.answer
-    is_given_up = not answer.allowed and answer.answered_at - answer.asked_at >= _GIVEN_UP_S
-    if answer.datacenter == view.datacenter or not is_given_up:
+    if answer.datacenter == view.datacenter or answer.allowed or _is_local(view, answer):
         return
-    if any(each.fault.verb in _HOLDING_UP for each in view.row(answer).excuses):
+    has_waited = answer.answered_at - answer.asked_at >= _GIVEN_UP_S
+    verbs = _HOLDING_UP if has_waited else _SILENCING
+    if any(each.fault.verb in verbs for each in view.row(answer).excuses):
         yield from _moved(view, answer)
 
 

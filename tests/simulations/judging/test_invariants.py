@@ -234,6 +234,26 @@ def test_units_that_a_data_center_without_clients_lent_of_a_split_limit_are_coun
     assert violations(parts, answers, {"dc1": 2, "dc2": 0}, datacenters=2) == ["lost_hits"]
 
 
+@pytest.mark.parametrize(
+    ("units", "at", "used", "found"),
+    [
+        (1, 12.0, 0, []),  # 0.8 units are in use in each part.
+        (4, 9.0, 8, []),
+        (4, 9.0, 4, ["lost_hits"]),
+    ],
+)
+def test_each_part_of_a_split_sliding_window_rounds_down(units, at, used, found):
+    text = SLIDING.replace("sliding_window", "sliding_window, global: {mode: split}")
+    text = text.replace("unit: 3", f"unit: {2 * units}")
+    rules = {"sliding": load_text(text).rules.rules()[0]}
+    answers = [
+        replace(answered(2.0, cost=units), remaining=0),
+        replace(borrowed(2.2), cost=units, remaining=0),
+    ]
+
+    assert violations(rules, answers, {"dc1": used}, datacenters=2, end=at) == found
+
+
 def test_units_that_a_data_center_lent_may_be_lost_when_it_loses_all_its_nodes():
     parts, crash = {"parts": KNOWN["parts"]}, Fault(3.5, "crash", 4, {"datacenter": "dc2"})
     answers = [answered(1.0), answered(2.0), borrowed(3.0)]
@@ -247,7 +267,8 @@ def test_units_that_a_data_center_lent_may_be_lost_when_it_loses_all_its_nodes()
     [
         (Fault(2.5, "cut", 5, {"datacenter": "dc2"}), 0.5, []),
         (Fault(2.5, "busy", 5, {"node": "n2,n4,n6", "cost_ms": 20}), 0.5, []),
-        (Fault(2.5, "cut", 5, {"datacenter": "dc2"}), 0.09, ["invented_hits"]),
+        (Fault(2.5, "cut", 5, {"datacenter": "dc2"}), 0.09, []),  # The connection was lost.
+        (Fault(2.5, "busy", 5, {"node": "n2,n4,n6", "cost_ms": 20}), 0.09, ["invented_hits"]),
         (Fault(2.5, "errors", 5, {"node": "n2,n4,n6"}), 0.5, ["invented_hits"]),
         (Fault(2.5, "clock_step", 5, {"node": "n2,n4,n6", "by_s": -1}), 0.5, ["invented_hits"]),
         (None, 0.5, ["invented_hits"]),
