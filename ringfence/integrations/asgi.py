@@ -14,6 +14,7 @@ import anyio
 from ringfence.client.connect import connect
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 from ringfence.integrations._core.asgi_request import AsgiRequest
 from ringfence.integrations._core.effects import Refusal
@@ -63,6 +64,7 @@ class RateLimits:
         """Raises `ConfigError` for invalid settings."""
         self.policy = Policy(Settings(**options), "app")
         self._spec = limiter
+        self._counters = self if callable(limiter) else limiter or ENVIRONMENT
         self._limiter: Limiter | None = None
         self._perform: Perform | None = None
         self._policy_by_use = {_rule_use(self.policy): self.policy}
@@ -145,7 +147,8 @@ class RateLimits:
                 "events (uvicorn --lifespan on, or `with` around a test client), or use `async "
                 "with limits.opened()`. Limits that were disabled at the start have no open limiter"
             )
-        return await run_steps(policy.admit(state, self), self._perform, self._outages)
+        steps = policy.admit(state, self, self._counters)
+        return await run_steps(steps, self._perform, self._outages)
 
     async def settle(self, state: RequestState, response: Response) -> None:
         """After the response to a request, correct its charges with refunds or further charges."""

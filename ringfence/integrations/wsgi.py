@@ -116,6 +116,8 @@ class RateLimits:
             if options.get("enabled", True):
                 _require_address(limiter)
             self.limiter = connect(limiter, connect_timeout=_WAIT)
+        self.counters = limiter or ENVIRONMENT
+        """Limiter or address; equal for objects that share counters."""
         self.outages = OutageTracker()
         self.policy.require_rules(self.limiter)
 
@@ -130,7 +132,8 @@ class RateLimits:
         is denied."""
         if not self.policy.is_enabled:
             return None
-        return run_steps_blocking(policy.admit(state, self), self.limiter, self.outages)
+        steps = policy.admit(state, self, self.counters)
+        return run_steps_blocking(steps, self.limiter, self.outages)
 
     def settle(self, state: RequestState, response: Response) -> None:
         """Correct all charges of a request once after its response, by refunds or further

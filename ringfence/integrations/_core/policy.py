@@ -35,7 +35,7 @@ from ringfence.integrations._core.effects import (
     RuleCheckSpec,
     Steps,
 )
-from ringfence.integrations._core.request_state import RequestState, Spent
+from ringfence.integrations._core.request_state import Charged, RequestState, Spent
 from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import adhoc_rule, format_limit, parse_limit
@@ -136,11 +136,12 @@ class Policy:
             return False
         return has_one_reading(path)
 
-    def admit(self, state: RequestState, owner: object) -> Steps:
+    def admit(self, state: RequestState, owner: object, counters: object = None) -> Steps:
         """Check one request. Return the refusal to send when it is refused, otherwise None.
 
         `owner` is the object whose limiter makes this check; its limiter must also correct the
-        charge after the response.
+        charge after the response. `counters` is equal for owners that share counters; None: the
+        owner has its own. Equal checks of several policies charge a request once.
         """
         request = state.request
         if not self.is_enabled or self.exempts(request.method, request.path):
@@ -152,9 +153,12 @@ class Policy:
         cost = self._cost(request)
         asks = self._asks(request)
         made: list[Spent] = []
-        known = len(state.spent)
+        known, known_charged = len(state.spent), len(state.charged)
         asked_at = self._clock()
         for ask in asks:
+            charged = self._charged(ask, cost, owner if counters is None else counters)
+            if state.has_charged(charged):
+                continue
             try:
                 decision = yield Check(ask, cost)
             except LimiterFailed:
@@ -165,9 +169,11 @@ class Policy:
             if not decision.allowed:
                 if self.settings.block:
                     del state.spent[known:]
+                    del state.charged[known_charged:]
                     yield from self._refund_all(made)
                     return state.refuse(self.settings.template)
                 continue  # Nothing was charged; other limits count the request as usual.
+            state.charged.append(charged)
             if self._settles or decision.slots is not None:
                 made.append(Spent(self.settle, owner, ask, cost, decision, asked_at))
                 state.spent.append(made[-1])  # Now, because a delay can be cancelled.
@@ -211,6 +217,10 @@ class Policy:
             except LimiterFailed:
                 continue
         return None
+
+    def _charged(self, ask: CheckSpec, cost: int, counters: object) -> Charged:
+        settings = self.settings
+        return Charged(self, (counters, ask, cost, settings.deduct_when, settings.cost_after))
 
     # -- reading a request ---------------------------------------------------------------------
 

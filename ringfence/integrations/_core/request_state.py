@@ -15,7 +15,7 @@ from ringfence.http.headers import OUTAGE_HEADER
 from ringfence.integrations._core.effects import CheckSpec, Refusal, Steps
 from ringfence.integrations._core.settings import Response
 
-__all__ = ["RequestState", "Spent"]
+__all__ = ["Charged", "RequestState", "Spent"]
 
 _REFUSALS = (429, 503)
 _ONCE = ("Cache-Control", "Retry-After")
@@ -36,6 +36,14 @@ class Spent(Struct):
     """Time just before the check, by the clock of the policy."""
 
 
+class Charged(Struct):
+    """Allowed check of a request. An equal check of another policy is not made again."""
+
+    policy: object
+    check: tuple[object, ...]
+    """Counter, cost and corrections of the check."""
+
+
 class RequestState(Struct):
     """All decisions and charges of one request."""
 
@@ -43,6 +51,8 @@ class RequestState(Struct):
     decisions: list[Decision] = field(default_factory=list)
     spent: list[Spent] = field(default_factory=list)
     """Open charges, which the response may still change."""
+    charged: list[Charged] = field(default_factory=list)
+    """All allowed checks of the request."""
     passed: list[object] = field(default_factory=list)
     """Owners of the middlewares that have checked the request."""
     has_failed: bool = False
@@ -58,6 +68,16 @@ class RequestState(Struct):
         if len(self.decisions) == 1:
             return self.decisions[0]
         return decide([status for each in self.decisions for status in each.statuses])
+
+    def has_charged(self, other: Charged) -> bool:
+        """Whether another policy has made an equal check.
+
+        A policy that runs again for the same request, for example in a view that is called twice,
+        charges again.
+        """
+        return any(
+            [each.check == other.check and each.policy is not other.policy for each in self.charged]
+        )
 
     def refuse(self, template: Template | None) -> Refusal:
         """Create the refusal that is sent for the denied request."""

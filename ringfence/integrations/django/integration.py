@@ -111,9 +111,8 @@ class Integration(wsgi.RateLimits):
         if not (self.limiter.is_open or self.outages.is_paused):
             # Connecting blocks, so the first request does it in a thread.
             await asyncio.to_thread(self._connect)
-        return await run_steps(
-            policy.admit(state, self), performer_from_loop(self.limiter), self.outages
-        )
+        steps = policy.admit(state, self, self.counters)
+        return await run_steps(steps, performer_from_loop(self.limiter), self.outages)
 
     async def settle_async(self, state: RequestState, response: Response) -> None:
         """Correct the charges of a request after its response, once, in an event loop."""
