@@ -21,7 +21,8 @@ __all__ = [
 class RingfenceError(Exception):
     """Base class of all errors that this package raises intentionally.
 
-    All of them can be copied and pickled, for example by a pool of processes.
+    All of them can be copied and pickled, for example by a pool of processes. JSON can contain
+    their `args`, and `type(error)(*error.args)` has the same message: Celery stores errors so.
     """
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Decisions: one for each request, with a `Status` for each counter that the request matches."""
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,10 +18,13 @@ __all__ = [
     "UNDECIDED_DENIED",
     "UNLIMITED",
     "Decision",
+    "Numbers",
     "SlotUnavailable",
     "Status",
     "decide",
+    "from_numbers",
     "is_denied",
+    "numbers_of",
     "row_of",
     "status_of",
     "status_of_row",
@@ -251,22 +254,46 @@ _set_rule, _set_row, _set_data, _set_allowed = (
 )
 
 
+Numbers: TypeAlias = tuple[int | None, int | None, float | None, float, int]
+"""Limit, remaining units, `retry_after`, `reset_after` and source of a denied decision. JSON can
+contain them, so a process that gets an error as JSON can create it again."""
+
+
 class SlotUnavailable(RingfenceError):
     """Error of `hold`: no slot of a concurrency limit was free in time, so the block did not
     run."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: Decision | Numbers) -> None:
+        super().__init__()
+        self.decision = from_numbers(decision)
+        """Denied decision."""
+        self.args = (numbers_of(self.decision),)
+
+    def __str__(self) -> str:
         remedy = (
             "the limit never has so many slots, so hold fewer"
-            if decision.is_permanent
+            if self.decision.is_permanent
             else "wait longer with max_wait="
         )
-        super().__init__(
-            f"a slot must be free to hold it, got {decision!r}; {remedy}, or use "
+        return (
+            f"a slot must be free to hold it, got {self.decision!r}; {remedy}, or use "
             "raise_on_denied=False and look at the decision"
         )
-        self.decision = decision
-        """Denied decision."""
+
+
+def numbers_of(denied: Decision) -> Numbers:
+    """Return the numbers of a denied decision, for the `args` of an error."""
+    source = int(denied.source)
+    return denied.limit, denied.remaining, denied.retry_after, denied.reset_after, source
+
+
+def from_numbers(denied: Decision | Numbers) -> Decision:
+    """Create a denied decision from its numbers; return a decision unchanged."""
+    if isinstance(denied, Decision):
+        return denied
+    limit, remaining, retry_after, reset_after, source = denied
+    status = Status(False, None, limit, remaining, retry_after, reset_after, 0.0, Source(source))
+    return decide([status])
 
 
 def row_of(decision: Decision) -> OutcomeRow:

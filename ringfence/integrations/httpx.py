@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.decision import Decision, Status, decide
+from ringfence.client.decision import Decision, Numbers, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import Descriptors, checked_seconds
 from ringfence.errors import ConfigError
@@ -44,8 +44,13 @@ class TurnTooLate(OverLimit, httpx.TransportError):
     """Error for a request that was not sent, because it would have had to wait longer than
     `max_wait` for its limit, or for the end of a pause that the server has requested."""
 
-    def __init__(self, request: httpx.Request, decision: Decision) -> None:
-        OverLimit.__init__(self, f"{request.method} {request.url.copy_with(query=None)}", decision)
+    def __init__(self, request: httpx.Request | str, decision: Decision | Numbers) -> None:
+        """`request` is text when the error is created again from its `args`."""
+        if isinstance(request, str):
+            OverLimit.__init__(self, request, decision)
+            return
+        url = request.url.copy_with(query=None)
+        OverLimit.__init__(self, f"{request.method} {url}", decision)
         self._request = request
 
 

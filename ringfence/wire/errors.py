@@ -74,11 +74,14 @@ class BadMessage(RemoteProtocolError):
     code = ErrorCode.BAD_MESSAGE
     """Code with which the receiver closes the connection."""
 
-    def __init__(self, cause: Cause, reason: str) -> None:
-        super().__init__(reason)
-        self.cause = cause
+    def __init__(self, cause: Cause | str, reason: str) -> None:
+        super().__init__(cause, reason)
+        self.cause = Cause(cause)
         self.reason = reason
         """The error, with message and field; contains no text or bytes of the sender."""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class WrongVersion(BadMessage):
@@ -92,5 +95,6 @@ class WrongVersion(BadMessage):
             f"the version of the wire protocol must be {ours}, got {theirs}; "
             "run the same Ringfence release on both sides",
         )
+        self.args = (ours, theirs)
         self.ours = ours
         self.theirs = theirs

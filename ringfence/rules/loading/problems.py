@@ -1,8 +1,10 @@
 """Problems in rule files, collected during a load, so that all of them are reported together."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from ringfence.errors import ConfigError
 
@@ -33,12 +35,18 @@ class Problem(Struct, frozen=True):
 class RuleFileError(ConfigError):
     """Error for rejected rule files. The message has one line per problem."""
 
-    def __init__(self, problems: Collection[Problem]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Collection[Problem | Sequence[Any]]) -> None:
+        """A problem may also be the sequence of its fields, as in the `args` of this error."""
+        self.problems = tuple(
+            [each if isinstance(each, Problem) else Problem(*each) for each in problems]
+        )
+        super().__init__([astuple(each) for each in self.problems])
+
+    def __str__(self) -> str:
         shown = [str(problem) for problem in self.problems[:_MAX_SHOWN]]
         if len(self.problems) > _MAX_SHOWN:
             shown.append(f"... and {len(self.problems) - _MAX_SHOWN} more")
-        super().__init__("\n".join(shown))
+        return "\n".join(shown)
 
 
 class Findings(Struct):

@@ -1,16 +1,21 @@
-"""Errors survive copies: a pool of processes pickles what its functions raise."""
+"""Errors survive copies: pools of processes pickle them, and Celery stores their `args` as JSON."""
 
 import copy
+import json
 import pickle
 
 import httpx
 import pytest
 
+import ringfence.blocking
 from ringfence import errors
 from ringfence.client.decision import SlotUnavailable, Source, Status, decide
 from ringfence.integrations.decorator import OverLimit
 from ringfence.integrations.httpx import TurnTooLate
+from ringfence.rules import RuleSet
 from ringfence.rules.loading.mapping import load_mapping
+from ringfence.wire import BadMessage, Cause
+from ringfence.wire.errors import WrongVersion
 
 DENIED = decide((Status(False, None, 2, 0, 3.0, 60.0, 0.0, Source.OWNER),))
 
@@ -21,19 +26,25 @@ def error_of_rules():
     return caught.value
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.ConfigError("wrong"),
-        errors.InvalidLimit("wrong", field="amount"),
-        errors.PeerUnavailable("none", addresses=[("a", 1)]),
-        OverLimit("a call of f", DENIED),
-        SlotUnavailable(DENIED),
-        TurnTooLate(httpx.Request("GET", "http://up.test/b"), DENIED),
-        error_of_rules(),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+ERRORS = [
+    errors.ConfigError("wrong"),
+    errors.InvalidLimit("wrong", field="amount"),
+    errors.UntrustedPeer("wrong"),
+    errors.AccessDenied("wrong"),
+    errors.LocalProtocolError("wrong"),
+    errors.RemoteProtocolError("wrong"),
+    errors.PeerUnavailable("none", addresses=[("a", 1)]),
+    OverLimit("a call of f", DENIED),
+    SlotUnavailable(DENIED),
+    TurnTooLate(httpx.Request("GET", "http://up.test/b"), DENIED),
+    BadMessage(Cause.EMPTY, "a message must not be empty"),
+    WrongVersion(1, 2),
+    error_of_rules(),
+]
+every_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+
+
+@every_error
 @pytest.mark.parametrize("copied", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_a_copied_error_is_like_the_original(error, copied):
     other = copied(error)
@@ -41,3 +52,22 @@ def test_a_copied_error_is_like_the_original(error, copied):
     assert (type(other), str(other)) == (type(error), str(error))
     assert other.__dict__.keys() == error.__dict__.keys()
     assert getattr(other, "decision", None) == getattr(error, "decision", None)
+
+
+@every_error
+def test_json_can_contain_the_args_of_an_error_and_they_create_it_again(error):
+    other = type(error)(*json.loads(json.dumps(error.args)))
+
+    assert (str(other), other.args) == (str(error), error.args)
+    assert getattr(other, "decision", None) == getattr(error, "decision", None)
+
+
+def test_a_denial_that_is_created_again_has_its_wait_but_not_its_rule():
+    with ringfence.blocking.local(RuleSet()) as limiter:
+        limiter.check_limit("1/hour", "k")
+        error = OverLimit("a call of f", limiter.check_limit("1/hour", "k"))
+    other = OverLimit(*error.args)
+
+    assert (str(other), other.retry_after) == (str(error), error.retry_after)
+    assert (other.decision.limit, other.decision.remaining) == (1, 0)
+    assert (other.decision.source, other.decision.rule) == (error.decision.source, None)
