@@ -29,6 +29,9 @@ class RingfenceError(Exception):
         # Without the constructor: its parameters are often not the message.
         return _restored, (type(self), self.args, self.__dict__)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class ConfigError(RingfenceError):
     """Error for an invalid setting, rule, key, address or argument; the message says how to correct

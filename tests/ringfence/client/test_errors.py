@@ -55,6 +55,11 @@ def test_a_copied_error_is_like_the_original(error, copied):
 
 
 @every_error
+def test_the_representation_of_an_error_has_its_class_and_message(error):
+    assert repr(error) == f"{type(error).__name__}({str(error)!r})"
+
+
+@every_error
 def test_json_can_contain_the_args_of_an_error_and_they_create_it_again(error):
     other = type(error)(*json.loads(json.dumps(error.args)))
 
