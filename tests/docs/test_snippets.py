@@ -32,6 +32,16 @@ from tests.node.real_cluster import real_cluster
 _ADDRESS = re.compile(r"ringfence://(?:TOKEN@10\.0|127\.0\.0\.1)[^\"\s]*")
 _PAGES = {
     "README.md": ["ringfence.connect(", "FastAPI()", "ringfence.blocking.connect("],
+    "celery.md": [
+        "app = Celery(",
+        "def fetch(",
+        "def mail(",
+        "def request_report(",
+        "def fetch_in_turn(",
+        "def report(",
+        "def close_limiter(",
+        "# test_tasks.py",
+    ],
     "fastapi.md": ["TOKEN@10.0.0.1"],
     "denial-cache.md": ["denied again"],
     "django.md": ["# settings.py", "# views.py", "RingfenceThrottle"],
@@ -389,3 +399,43 @@ def client(ringfence_cluster):
     completed = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
 
     assert "1 passed" in completed.stdout
+
+
+_CELERY = """
+
+@pytest.mark.parametrize("ask", [tasks.request_report, tasks.fetch_in_turn, tasks.fetch.delay])
+def test_the_tasks_that_ask_run(eager, ask):
+    assert ask("ann").get().endswith("ann")
+
+
+def test_the_eleventh_report_of_an_hour_is_refused(eager):
+    for _ in range(10):
+        tasks.limiter.check_limit("10/hour", "reports", "ann")
+
+    assert tasks.request_report("ann").startswith("try again in ")
+
+
+def test_a_task_without_a_slot_is_retried(eager):
+    tasks.report.max_retries = 0
+    with tasks.limiter.hold_limit("4 concurrent ttl 30s", "reports", cost=4):
+        with pytest.raises(tasks.report.MaxRetriesExceededError):
+            tasks.report.apply(("ann",)).get()
+
+
+def test_the_end_of_a_worker_process_closes_the_limiter(eager):
+    tasks.worker_process_shutdown.send(None)
+
+    with pytest.raises(tasks.ringfence.ConfigError):
+        tasks.limiter.check_limit("2/s", "fetch")
+"""
+
+
+def test_the_tasks_and_tests_of_the_celery_page_work(tmp_path: Path) -> None:
+    *tasks, test = [snippet("celery.md", mark) for mark in _PAGES["celery.md"]]
+    module = "\n\n".join(tasks)
+    (tmp_path / "tasks.py").write_text(module.replace("time.sleep(1)", "pass"), "utf-8")
+    (tmp_path / "test_tasks.py").write_text(test + _CELERY, "utf-8")
+
+    completed = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+
+    assert "7 passed" in completed.stdout
