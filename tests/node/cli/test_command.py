@@ -78,12 +78,18 @@ def test_a_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     assert (completed.returncode, completed.stderr) == (0, b"")
 
 
-def test_a_command_runs_without_any_open_stream() -> None:
-    command = f"{sys.executable} -m node.entry --version <&- >&- 2>&-"
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("--version", 0), ("info", 0), ("rules check README.md", 2), ("members --cluster x", 2)],
+)
+def test_a_command_without_any_open_stream_has_its_usual_exit_status(
+    words: str, status: int
+) -> None:
+    command = f"{sys.executable} -m node.entry {words} <&- >&- 2>&-"
 
     completed = subprocess.run(["sh", "-c", command], cwd=ROOT, timeout=90, check=False)
 
-    assert completed.returncode == 0
+    assert completed.returncode == status
 
 
 def test_ctrl_c_before_the_commands_are_imported_is_one_line(
