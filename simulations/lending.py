@@ -7,6 +7,7 @@ them afterwards.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -14,7 +15,7 @@ from random import Random
 
 from msgspec import Struct, field
 
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.limiter import NS_PER_SECOND, Code, Engine, EngineRule, Limit, Snapshot
 from ringfence.rules import Rule
@@ -27,6 +28,7 @@ _RULE_ID = 7
 KEY = _RULE_ID.to_bytes(8, "big") + b"hot"
 _REPLICATION_NS = 100_000_000
 _DELAY_NS = 40_000_000
+_RESET_WAIT_NS = 750_000_000
 _NOTICE_NS = 2 * NS_PER_SECOND
 
 
@@ -57,6 +59,8 @@ class LendingWorld:
     def __init__(self, seed: int, limit: Limit, borrowers: int = 4, loss: float = 0.1) -> None:
         self.now = _START
         self.admitted: list[Admission] = []
+        self.resets: list[int] = []
+        """For each reset, the number of admissions before it."""
         self.unsaved = 0
         """Units that crashed owners had admitted or lent since their last replication."""
         self._random = Random(seed)  # noqa: S311 - a history per seed is the point
@@ -105,8 +109,24 @@ class LendingWorld:
             client.leases.tick(self._time_of(client))
 
     def reset(self) -> None:
-        """Reset the counter of the simulated key at the owner."""
-        self._owner.lender.decide(Batch(Op.RESET, [KEY], [0]), self.now)
+        """Reset the counter of the simulated key at the owner when its leases have been returned,
+        or after `_RESET_WAIT_NS`; see `node.requests.leases.lease_returns`."""
+        owner, waiting, is_done = self._owner, ExitStack(), False
+
+        def decide() -> None:
+            nonlocal is_done
+            if not is_done and owner is self._owner:
+                owner.lender.decide(Batch(Op.RESET, [KEY], [0]), self.now)
+                self.resets.append(len(self.admitted))
+            is_done = True
+            waiting.close()
+
+        if not owner.lender.lent_keys([KEY], self.now):
+            decide()
+            return
+        later = partial(self._schedule, 0, decide)
+        waiting.enter_context(owner.lender.withheld([KEY], lambda _: later()))
+        self._schedule(_RESET_WAIT_NS, decide)
 
     def change_limit(self, limit: Limit) -> None:
         """Change the limit, as a node does after a change of rules."""

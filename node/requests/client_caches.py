@@ -5,7 +5,7 @@ from node.metrics.detailed import MetricsSwitch
 from node.requests.client_reports import Reports, reported_counter
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.access_control import AccessControl
 from node.requests.sessions.caller import Caller
 from ringfence.limiter import Code

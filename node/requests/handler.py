@@ -15,6 +15,7 @@ from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from node.metrics.detailed import MetricsSwitch
 from node.requests.deduplication import COUNTED_ONCE, DecidedChecks
+from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.placement import ShardPlacement
 from node.requests.request_parts import Part
 from node.requests.slot_waiters import SlotWaiters
@@ -85,6 +86,7 @@ class RequestHandler:
         takeover: StandbyTakeover,
         slots: SlotWaiters,
         borrowing: SplitBorrowing,
+        lease_returns: LeaseReturns,
         metrics: MetricsSwitch,
         on_decided: Callable[[Batch, Results], None],
         on_freed: Callable[[Sequence[bytes]], None],
@@ -96,6 +98,7 @@ class RequestHandler:
         self.slots = slots.queue
         """Checks that wait for a slot of a concurrency limit."""
         self._waiters = slots
+        self._lease_returns = lease_returns
         self.takeover = takeover
         self._ownership = ownership
         self._handoff = handoff
@@ -134,9 +137,10 @@ class RequestHandler:
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
-        if is_here and (request.hops >= _MAX_HOPS or not self.borrowing.can_borrow(batch)):
-            return self._decide(batch, as_standby=request.as_standby)
         is_last = request.hops >= _MAX_HOPS
+        is_final = is_last or not self.borrowing.can_borrow(batch)
+        if is_here and is_final and not self._lease_returns.must_precede(batch):
+            return self._decide(batch, as_standby=request.as_standby)
         if is_last and not (request.as_standby or self.placement.may_decide(batch)):
             return Refused(
                 request.seq,
@@ -148,7 +152,7 @@ class RequestHandler:
 
     def _parts_of(self, request: Request, batch: Batch) -> list[Part] | Refused:
         """Decide the checks whose shards this node holds, and group the others by the members that
-        must decide them.
+        must decide them. Resets wait until clients have returned their leases of the keys.
 
         A group of checks that are decided together waits for the members of all its checks.
         """
@@ -156,14 +160,18 @@ class RequestHandler:
         may_forward = not (request.as_standby or is_last)
         rows_by_need = self._sort_by_need(batch, may_forward=may_forward, is_last=is_last)
         here = rows_by_need.pop(_NOTHING, [])
-        late = len(batch) - len(here)
+        is_lent = self._lease_returns.must_precede(batch)
+        late = len(batch) if is_lent else len(batch) - len(here)
         if late and self.waiting + late > _MAX_WAITING:
             return _overloaded(request.seq)
         parts: list[Part] = []
         if here:
-            part = Part(here, batch if not late else batch.take(here))
-            part.results = self._decide(part.batch, as_standby=request.as_standby)
-            short = [] if is_last or not self._may_wait(batch) else self._short_rows(part, request)
+            part = Part(here, batch if len(here) == len(batch) else batch.take(here))
+            short: list[int] = []
+            if not is_lent:
+                part.results = self._decide(part.batch, as_standby=request.as_standby)
+                if not is_last and self._may_wait(batch):
+                    short = self._short_rows(part, request)
             parts = part.split(short)
         parts += [
             Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
@@ -223,25 +231,33 @@ class RequestHandler:
         within = request.deadline_ms / 1000
         batch = part.batch
         self.waiting += len(batch)
-        began = runtime.current_time()
+        until = runtime.current_time() + within
         try:
             if self._resumed is not None:
                 with runtime.move_on_after(within):
                     await self._resumed.wait()
-                within -= runtime.current_time() - began
+                within = until - runtime.current_time()
                 if within <= 0:
                     return None
             if part.results is not None:
                 await self._borrow_and_remember(batch, part.results, within)
                 return part.results
-            is_last = request.hops >= _MAX_HOPS
-            if is_last or (request.as_standby and not self._is_elsewhere(batch)):
-                with runtime.move_on_after(within):
-                    return await self._decide_here(batch, request, within)
-                return None
-            return await self._forward(batch, request.hops + 1, within)
+            if not self._lease_returns.must_precede(batch):
+                return await self._decide_later(request, batch, within)
+            async with self._lease_returns.awaited(batch, within):
+                within = until - runtime.current_time()
+                return await self._decide_later(request, batch, within)
         finally:
             self.waiting -= len(batch)
+
+    async def _decide_later(self, request: Request, batch: Batch, within: float) -> Results | None:
+        """Decide a batch here, after a wait, or ask other members; None when that is impossible."""
+        is_last = request.hops >= _MAX_HOPS
+        if is_last or (request.as_standby and not self._is_elsewhere(batch)):
+            with runtime.move_on_after(within):
+                return await self._decide_here(batch, request, within)
+            return None
+        return await self._forward(batch, request.hops + 1, within)
 
     def suspend(self) -> None:
         """Stop deciding until `resume` is called; requests wait meanwhile."""

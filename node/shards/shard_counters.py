@@ -8,7 +8,7 @@ from node.cross_dc.global_keys import GlobalKeys
 from node.membership.peer_links import PeerLinks
 from node.requests.deduplication import DecidedChecks
 from node.requests.denial_subscriptions import DenialSubscriptions
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from node.requests.sessions.client_notices import ClientNotices
 from node.shards.changed_keys import ChangedKeys

@@ -109,17 +109,40 @@ def test_near_the_limit_nothing_is_lent():
     assert sum(each.units for each in world.admitted) == 30
 
 
-def test_a_reset_recalls_all_leases():
-    world = LendingWorld(
-        1, Limit.of_ns(10_000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0
-    )
-    spend(world, [(0, 1, 60, 1)] * 30)
+@settings(deadline=None, max_examples=20)
+@given(
+    limit=st.sampled_from(LIMITS),
+    seed=st.integers(0, 10**6),
+    loss=st.sampled_from([0.0, 0.1, 0.5]),
+    before=st.lists(checks, min_size=5, max_size=12),
+    after=st.lists(checks, min_size=5, max_size=12),
+)
+def test_leases_admit_no_more_units_after_a_reset_than_a_new_counter(
+    limit, seed, loss, before, after
+):
+    world = LendingWorld(seed, limit, loss=loss)
+    spend(world, before)
+    world.reset()
+    spend(world, after)
+    world.run_until(world.now + NS_PER_SECOND)
+
+    [admitted_before] = world.resets
+    assert replayed(limit, world.admitted[:admitted_before]) == 0
+    assert replayed(limit, world.admitted[admitted_before:]) == 0
+
+
+def test_units_that_leases_spent_before_a_reset_do_not_count_after_it():
+    limit = Limit.of_ns(10_000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
+    world = LendingWorld(1, limit, loss=0.0)
+    spend(world, [(number % 4, 1, 60, 1) for number in range(30)])
     before = world.lent()
     world.reset()
     world.run_until(world.now + NS_PER_SECOND)
+    after = [world.check(0) for _ in range(10_001)]
 
     assert before > 0
     assert world.lent() == 0
+    assert after == [True] * 10_000 + [False]
 
 
 def by_window(limit, admitted):

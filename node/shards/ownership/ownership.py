@@ -14,7 +14,7 @@ from gossip import Record
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys

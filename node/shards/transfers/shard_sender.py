@@ -9,7 +9,7 @@ from itertools import compress, count
 
 from hashring import SHARDS, NodeId, pick, shard_of
 from node.metrics.counters import Counters
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from node.shards.log_rows import log_rows
 from node.shards.ownership.cover import Cover

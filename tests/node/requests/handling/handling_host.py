@@ -13,14 +13,16 @@ from node.metrics.counters import Counters
 from node.metrics.detailed import MetricsSwitch
 from node.requests.deduplication import DecidedChecks
 from node.requests.handler import RequestHandler
+from node.requests.leases.lease_grants import Lender
+from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.placement import ShardPlacement
 from node.requests.request_parts import Part
+from node.requests.sessions.caller import Caller
 from node.requests.slot_waiters import SlotWaiters
 from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
-from ringfence.limiter import Code, Engine, EngineRule, Limit, Outcomes
-from ringfence.peering.engine_choice import decide_batch
+from ringfence.limiter import Code, Engine, EngineRule, Outcomes
 from ringfence.peering.link import Link
 from ringfence.peering.routing import Router, Routes
 from ringfence.rules.loading.yaml_files import load_text
@@ -32,7 +34,6 @@ DAY = 86_400_000_000_000
 NOW = 1_800_000_000 * 1_000_000_000
 RING = Ring.of([Member(A), Member(B), Member(C)])
 FAR_RING = Ring.of([Member(FAR)])
-LIMIT = Limit.of_ns(5, DAY)
 RULES = load_text("""
 domain: api
 descriptors:
@@ -41,9 +42,10 @@ descriptors:
   - {key: split, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: lent, rate_limit: {unit: day, requests_per_unit: 1000, algorithm: fixed_window}}
 """).rules
 RULE_OF = {rule.id: rule for rule in RULES.rules()}.get
-NEAR, HOME, SPLIT, SHADOW, QUOTA = [rule.id.to_bytes(8, "big") for rule in RULES.rules()]
+NEAR, HOME, SPLIT, SHADOW, QUOTA, LENT = [rule.id.to_bytes(8, "big") for rule in RULES.rules()]
 """Ids of rules. Another data center decides `HOME`, and has a part of `SPLIT`."""
 
 
@@ -161,7 +163,14 @@ class HandlingHost:
         self.decided_checks = DecidedChecks()
         self.metrics = MetricsSwitch(RULE_OF)
         self.engine = Engine(max_keys=1000)
-        self.engine.set_rules({rule.id: EngineRule(LIMIT) for rule in RULES.rules()})
+        self.engine.set_rules(
+            {rule.id: EngineRule(rule.limit) for rule in RULES.rules() if rule.limit}
+        )
+        self.recalled: list[tuple[Caller, list[bytes]]] = []
+        self.lender: Lender[Caller] = Lender(
+            *(self.engine, RULE_OF, lambda caller, keys: self.recalled.append((caller, keys))),
+            first_lease=1,
+        )
         self.ownership = ShardOwnership(
             *(A, self.engine, self.counters, lambda key: DAY),
             *(lambda keys: None, lambda shards: None),
@@ -181,12 +190,18 @@ class HandlingHost:
             placement=self.placement,
             takeover=cast(StandbyTakeover, self.takeover),
             slots=SlotWaiters(
-                lambda batch, now: decide_batch(self.engine, batch, now),
-                *(RULE_OF, lambda caller, tickets: None, self.clock.now, CONTAINMENT),
+                *(
+                    self.lender.decide,
+                    RULE_OF,
+                    lambda caller, tickets: None,
+                    self.clock.now,
+                    CONTAINMENT,
+                ),
             ),
             borrowing=SplitBorrowing(
                 lambda name: cast(Link, self.far), self.clock.now, self.counters
             ),
+            lease_returns=LeaseReturns(self.lender, self.clock.now),
             metrics=self.metrics,
             on_decided=lambda batch, results: self.decided.append(batch),
             on_freed=self.freed.extend,

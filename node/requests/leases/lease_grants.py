@@ -79,6 +79,8 @@ class Lender(Generic[ClientT]):
         self._lent_units: dict[bytes, int] = {}
         self._recalled: set[bytes] = set()
         """Keys whose leases were recalled and are not all returned."""
+        self._withheld: dict[bytes, dict[Callable[[bytes], None], None]] = {}
+        """Callbacks of `withheld`, by key."""
         self._due: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -88,12 +90,21 @@ class Lender(Generic[ClientT]):
         """Return the number of units of a key that are lent to clients."""
         return self._lent_units.get(key, 0)
 
+    def lent_keys(self, keys: Sequence[bytes], now: int) -> list[bytes]:
+        """Return the keys of which clients hold leases, without repetitions."""
+        if not self._leases:
+            return []
+        self.expire(now)
+        return [key for key in dict.fromkeys(keys) if key in self._lent_units]
+
+    def end_of(self, keys: Sequence[bytes]) -> int:
+        """Return when the last open lease of these keys ends; 0 without leases."""
+        leases = [lease for key in keys for lease in self._leases_of(key)]
+        return max([lease.until for lease in leases], default=0)
+
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
-        if not self._leases:
-            return decide_batch(self._engine, batch, now)
-        self.expire(now)
-        lent_keys = [key for key in dict.fromkeys(batch.keys) if key in self._lent_units]
+        lent_keys = self.lent_keys(batch.keys, now)
         if not lent_keys:
             return decide_batch(self._engine, batch, now)
         if batch.op not in _COUNTING:
@@ -120,8 +131,7 @@ class Lender(Generic[ClientT]):
 
         Both have the same instant, so they cancel exactly.
         """
-        self.expire(now)
-        lent_keys = [key for key in keys if key in self._lent_units] if self._lent_units else []
+        lent_keys = self.lent_keys(keys, now)
         if not lent_keys:
             yield
             return
@@ -154,7 +164,7 @@ class Lender(Generic[ClientT]):
         others = [lease.client for lease in self._leases_of(request.key)]
         borrowers = len(dict.fromkeys([client, *others]))
         units = min(request.want, left // (2 * borrowers))
-        if units < _MIN or request.key in self._recalled:
+        if units < _MIN or request.key in self._recalled or request.key in self._withheld:
             return _nothing(request, _ASK_AGAIN_NS)
         for_ns = max(_SHORTEST_NS, min(_LONGEST_NS, rule.limit.period_ns // _PART_OF_PERIOD))
         number = self._open(_Lease(client, request.key, units, now + for_ns))
@@ -169,10 +179,10 @@ class Lender(Generic[ClientT]):
         for number, spent in zip(request.leases, request.spent, strict=True):
             lease = self._leases.get(number)
             if lease is not None and lease.client is client and lease.key == request.key:
-                self._close(number)
                 used = min(spent, lease.units)
                 if used:
                     self._charge(lease, used, 0, now)
+                self._close(number)
                 if used < lease.units and self._on_freed is not None:
                     self._on_freed([lease.key])
 
@@ -188,6 +198,25 @@ class Lender(Generic[ClientT]):
         for client, recalled in by_borrower.items():
             self._recall(client, recalled)
 
+    @contextmanager
+    def withheld(
+        self, keys: Sequence[bytes], on_returned: Callable[[bytes], None]
+    ) -> Iterator[None]:
+        """Recall the leases of keys, and lend no units of these keys until the block ends.
+
+        `on_returned` is called with each key when its last lease has ended and was charged.
+        """
+        for key in keys:
+            self._withheld.setdefault(key, {})[on_returned] = None
+        try:
+            self.recall(keys)
+            yield
+        finally:
+            for key in keys:
+                del self._withheld[key][on_returned]
+                if not self._withheld[key]:
+                    del self._withheld[key]
+
     def recall_all(self) -> None:
         """Ask clients to return the leases of all keys."""
         self.recall(list(self._lent_units))
@@ -198,8 +227,8 @@ class Lender(Generic[ClientT]):
         self.recall(gone)
         for key in gone:
             for number, lease in list(self._of_key[key].items()):
-                self._close(number)
                 self._charge(lease, lease.units, 0, now)
+                self._close(number)
         return gone
 
     def expire(self, now: int) -> None:
@@ -208,8 +237,8 @@ class Lender(Generic[ClientT]):
             until, number = heappop(self._due)
             lease = self._leases.get(number)
             if lease is not None:
-                self._close(number)
                 self._charge(lease, lease.units, now - until, now)
+                self._close(number)
 
     def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
@@ -237,6 +266,8 @@ class Lender(Generic[ClientT]):
         if not of_key:
             del self._of_key[lease.key], self._lent_units[lease.key]
             self._recalled.discard(lease.key)
+            for on_returned in self._withheld.get(lease.key, ()):
+                on_returned(lease.key)
         if self._on_changed is not None:
             self._on_changed(lease.key)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from node.requests.lease_grants import Lender
+from node.requests.leases.lease_grants import Lender
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.rules import adhoc_rule, encode_key
 from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
@@ -203,6 +203,33 @@ def test_no_units_are_lent_until_all_recalled_leases_have_ended() -> None:
     assert w.recalled == [("one", [w.key]), ("other", [w.key])]
     assert w.lend(want=100, lease_7=0).units == 0
     assert w.lend(want=100, client="other", lease_8=0).units == 100
+
+
+def test_withheld_keys_are_recalled_and_not_lent_until_the_block_ends() -> None:
+    w = Lending()
+    w.lend(want=100)
+    w.lend(want=100, client="other")
+    returned: list[bytes] = []
+
+    with w.lender.withheld([w.key], returned.append), w.lender.withheld([w.key], lambda _: None):
+        assert w.recalled == [("one", [w.key]), ("other", [w.key])]
+        assert w.lend(want=100, lease_7=0).units == 0
+        assert returned == []
+        assert w.lend(want=100, client="other", lease_8=0).units == 0
+        assert returned == [w.key]
+
+    assert w.lend(want=100).units == 100
+
+
+def test_the_keys_with_open_leases_and_their_end_are_known() -> None:
+    w = Lending()
+    assert (w.lender.lent_keys([w.key], 0), w.lender.end_of([w.key])) == ([], 0)
+    w.lend(want=100)
+    w.lend(want=100, now=5)
+
+    assert w.lender.lent_keys([OTHER, w.key, w.key], NS_PER_SECOND + 4) == [w.key]
+    assert w.lender.end_of([w.key]) == NS_PER_SECOND + 5
+    assert w.lender.lent_keys([w.key], NS_PER_SECOND + 5) == []
 
 
 def test_lent_units_of_a_transferred_key_are_charged() -> None:
