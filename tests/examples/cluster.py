@@ -1,5 +1,8 @@
 """Cluster of three nodes, each with a gateway, configured as in examples/, on free ports."""
 
+import os
+import re
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,10 +16,15 @@ from ringfence.client.url import parse_url
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.loading.yaml_files import load_path
 from tests.node.end_to_end.test_serve import NodeProcess, started
-from tests.ringfence.gateway.processes import Gateway, gateway, until
+from tests.ringfence.gateway.processes import Gateway, fetch, gateway, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("a", "b", "c")
+_UNDECIDED = re.compile(
+    r'^ringfence_gateway_(?:decisions_total{result="allowed",source="(?:policy|shed)"}'
+    r"|refusals_total{.*}) (.*)$",
+    re.MULTILINE,
+)
 RING = Ring.of(Member(NodeId(name)) for name in NAMES)
 
 
@@ -27,10 +35,21 @@ class Cluster:
     rules: RuleSet
 
     def kill(self, name: str) -> None:
-        """Kill a node and its gateway, as a power failure of their host would."""
-        for process in (self.gateways[name].process, self.nodes[name].process):
-            process.kill()
-            process.wait()
+        """Kill a node and its gateway with all workers, as a power failure of their host would."""
+        lost_gateway, lost_node = self.gateways[name], self.nodes[name].process
+        for pid in lost_gateway.pids:
+            os.kill(pid, signal.SIGKILL)
+        lost_node.kill()
+        lost_gateway.process.wait()
+        lost_node.wait()
+
+    def undecided(self, *names: str) -> int:
+        """Return how many checks these gateways passed without a decision of a node: the failure
+        policy allowed them, or the gateway refused the call."""
+        metrics = "".join(
+            fetch(f"{self.gateways[each].url}/metrics").body.decode() for each in names
+        )
+        return sum(int(float(count)) for count in _UNDECIDED.findall(metrics))
 
     def wait_copied(self) -> None:
         """Wait until the standbys have acknowledged the replicas of all counters."""

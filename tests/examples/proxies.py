@@ -227,11 +227,7 @@ def _read_status(lines: BinaryIO) -> int:
 @contextmanager
 def suspended(gateways: list[Gateway]) -> Iterator[None]:
     """Suspend gateways and their workers; their ports still accept connections."""
-    pids = []
-    for one_gateway in gateways:
-        main = one_gateway.process.pid
-        children = Path(f"/proc/{main}/task/{main}/children").read_text("ascii").split()
-        pids += [main, *map(int, children)]
+    pids = [pid for one_gateway in gateways for pid in one_gateway.pids]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -109,6 +109,13 @@ class Gateway:
     log_path: Path
 
     @property
+    def pids(self) -> list[int]:
+        """Process IDs of the main process and its workers."""
+        main = self.process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text("ascii").split()
+        return [main, *map(int, children)]
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
