@@ -48,6 +48,8 @@ _REVOKED_S = 0.1
 """Seconds until clients have removed their cached denials after a change of the rules."""
 _LONGEST_S = 1e9
 """Seconds that stand for infinity."""
+_LOGGED_PARTS = 128
+"""Parts of a period that the log of a member has which decides in place of an owner."""
 
 
 class Row(Struct, frozen=True):
@@ -262,6 +264,15 @@ class CounterView:
             return 0.0
         place = self.place_of(answer)
         return self.excuses.clocks.held_by_cuts_s(place, answer, self.memory_s)
+
+    def logged_s(self, answer: Answered) -> float:
+        """Return by how many seconds hits of a log may expire late at a check, because another
+        member decided them and remembered only the part of the period in which they were."""
+        if self.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
+            return 0.0
+        place, end = self.place_of(answer), answer.answered_at
+        away_s = self.excuses.disturbed_s(place, answer.asked_at - self.memory_s, end)
+        return max(0.0, min(away_s, self.memory_s / _LOGGED_PARTS))
 
     def question(
         self, answer: Answered, *, is_exact: bool = False, held_s: float = 0.0

@@ -335,9 +335,10 @@ class _Decision(Struct, frozen=True):
             return frozenset(), "" if is_known else "a cached denial ends with no other denial"
         wait = round(answer.retry_after * 1e9)
         error = self._time_error_ns(option)
-        held = round(self.counter.held_by_cuts_s(answer) * 1e9)  # It may be too long by that.
+        late_s = self.counter.held_by_cuts_s(answer) + self.counter.logged_s(answer)
+        late = round(late_s * 1e9)  # It may be too long by that.
         if wait > 0 and any(
-            each.shortest_wait - error <= wait <= each.longest_wait + error + held
+            each.shortest_wait - error <= wait <= each.longest_wait + error + late
             for each in (bound, option.exact)
         ):
             return frozenset(), ""

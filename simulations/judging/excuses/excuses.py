@@ -180,6 +180,13 @@ class Excuses:
         """Return whether a shard was not with its usual owner between two instants."""
         return self._disturbances.is_disturbed(place.datacenter, place.shard, begin, end)
 
+    def disturbed_s(self, place: Place, begin: float, end: float) -> float:
+        """Return for how many seconds at most a shard was continuously observed not with its usual
+        owner, between two instants."""
+        spans = self._disturbances.spans(place.datacenter, place.shard)
+        lasting = [min(last, end) - max(first, begin) for first, last in spans if first > -inf]
+        return max(lasting, default=0.0)
+
     def shared_at(self, here: Place, there: Place, answer: Answered) -> float:
         """Return when the owner of a counter in one data center certainly has the units of a check
         in another one."""

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from hashring import shard_of
+from ringfence.rules.keys import encode_key
 from ringfence.wire import Source
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.ledger import Answered
 from simulations.scenarios.scenario import Fault
 from tests.simulations.judging.histories import (
+    KNOWN,
     OWNER,
     judged,
     order_of,
@@ -334,3 +337,19 @@ def test_a_clock_that_follows_another_one_drains_a_bucket_a_little_early_or_late
     found = violated("slow", [*rows(1, 10, 11, "dc2"), last], [step] if by_s else [], datacenters=2)
 
     assert (found == {"remaining"}) == (is_wrong and not (by_s and left in (3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("late", "until", "is_wrong"), [(3.0, 8.0, False), (3.0, 4.5, True), (9.0, 8.0, True)]
+)
+def test_a_hit_expires_late_by_at_most_the_time_for_which_another_member_decided(
+    late, until, is_wrong
+) -> None:
+    mark = 255 << 8 * shard_of(encode_key(KNOWN["daily"].id, ["k"]))
+    away = Disturbances(samples={"dc1": [(0.0, 0), (0.6, mark), (1.0, 0), (3.4, mark), (until, 0)]})
+    crash = Fault(0.5, "crash", 0.9, {"node": order_of("daily")[0]})
+    denied = Answered(40.0, 40.001, "dc1", "k", 1, False, Source.OWNER, 86_363.5 + late)
+
+    found = violated("daily", [*rows(100, 3.5, 4), denied], [crash], disturbances=away)
+
+    assert ("retry_after" in found) == is_wrong
