@@ -6,15 +6,16 @@ digests can be compared and only lost counts are sent again. The caller reads an
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.settings import NS_PER_SECOND
 
-__all__ = ["KeyCounts", "CountDissemination", "cells_sum"]
+__all__ = ["CountDissemination", "DueCounts", "KeyCounts"]
 
 _MAX_AGE_NS = NS_PER_SECOND
 """Maximum time before a changed count is sent, even when the change is small."""
@@ -23,8 +24,10 @@ _SHARE = 100
 _NEAR = 5
 """Above 4 / 5 of the limit, every change is sent in the next round."""
 _MAX_KEYS = 1_000_000
-_MAX_SCANNED = 4000
-"""Number of keys that one call of `drop_expired` examines."""
+_MOST_EXAMINED = 10_000
+"""Changed keys that are examined in one round, the oldest changes first."""
+_SLICE = 200
+"""Keys that are examined in one step, in less than a millisecond."""
 
 
 class KeyCounts(Struct, frozen=True):
@@ -37,18 +40,38 @@ class KeyCounts(Struct, frozen=True):
     ceiling: int
 
 
+class DueCounts(Struct, frozen=True):
+    """Counts that must be sent now."""
+
+    key: bytes
+    cells: list[int]
+    since: int
+    """Time since which the change waits."""
+    share: float
+    """Used share of the limit."""
+
+
+_Read: TypeAlias = Callable[[Sequence[bytes]], Sequence[KeyCounts]]
+_Lost: TypeAlias = tuple[Mapping[bytes, tuple[int, ...]], int]
+"""Counts by key, and the time since which they wait to be sent again."""
+
+
 class CountDissemination:
     """Counts that one other data center has acknowledged, and changes that are not sent yet."""
 
-    def __init__(self, most_keys: int = _MAX_KEYS) -> None:
+    def __init__(self, shard_of: Callable[[bytes], int], most_keys: int = _MAX_KEYS) -> None:
+        """`shard_of` returns the shard of a key."""
         self._most_keys = most_keys
         self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
-        self._acknowledged: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self.acknowledged = DigestedCounts(shard_of)
         """Acknowledged cells by key."""
+        self._lost: list[_Lost] = []
+        """Keys to send again, by shard. They become changed keys when there are few of these."""
+        self._lost_keys = 0
 
     def __len__(self) -> int:
-        return len(self._changed)
+        return len(self._changed) + self._lost_keys
 
     def mark_changed(self, key: bytes, now: int) -> None:
         """Queue a key whose count has risen, so that its counts are sent to the other data
@@ -59,49 +82,61 @@ class CountDissemination:
             self._changed.popitem(last=False)
 
     def take_due(
-        self,
-        read: Callable[[Sequence[bytes]], Sequence[KeyCounts]],
-        most: int,
-        now: int,
-        *,
-        are_all_due: bool = False,
-    ) -> list[tuple[bytes, list[int], int]]:
+        self, read: _Read, most: int, now: int, *, are_all_due: bool = False
+    ) -> list[DueCounts]:
         """Remove and return the keys whose counts must be sent now, those nearest to their limit
-        first.
+        first. See `find_due`."""
+        found = [due for some in self.find_due(read, now, are_all_due=are_all_due) for due in some]
+        return self.nearest(found, most)
 
-        With `are_all_due`, no key waits longer, because this node stops. Each row has the key, its
-        counts, and the time since which it waits. The caller reports the result for each key by
-        `on_acknowledged` or `on_lost`.
+    def find_due(
+        self, read: _Read, now: int, *, are_all_due: bool = False
+    ) -> Iterator[list[DueCounts]]:
+        """Remove and yield keys whose counts must be sent now, some at each step.
+
+        `read` takes keys and returns their counts. With `are_all_due`, no key waits longer, because
+        this node stops. The caller passes all keys to `nearest`, and reports the result for each
+        sent key by `on_acknowledged` or `on_lost`.
         """
-        keys = list(self._changed)
-        found: list[tuple[float, bytes, list[int], int]] = []
-        for key, counts in zip(keys, read(keys), strict=True):
-            since = self._changed[key]
-            if not counts.cells:
-                del self._changed[key]
-                continue
-            unsent = sum(counts.cells[1::2]) - self._acknowledged_units(key, counts.cells)
-            ceiling = max(1, counts.ceiling)
-            is_near = counts.used * _NEAR >= ceiling * (_NEAR - 1)
-            is_due = (
-                are_all_due or is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
-            )
-            if is_due:
-                found.append((-counts.used / ceiling, key, counts.cells, since))
-        found.sort(key=lambda each: each[:2])
-        chosen = [(key, cells, since) for _, key, cells, since in found[:most]]
-        for key, _, _ in chosen:
-            del self._changed[key]
-        return chosen
+        self._queue_lost()
+        keys = list(islice(self._changed, _MOST_EXAMINED))
+        for start in range(0, len(keys), _SLICE):
+            some = keys[start : start + _SLICE]
+            found: list[DueCounts] = []
+            for key, counts in zip(some, read(some), strict=True):
+                since = self._changed.get(key)
+                if since is None:
+                    continue  # It was dropped meanwhile, because too many keys have changed.
+                if not counts.cells:
+                    del self._changed[key]
+                elif are_all_due or self._is_due(key, counts, since, now):
+                    del self._changed[key]
+                    share = counts.used / max(1, counts.ceiling)
+                    found.append(DueCounts(key, counts.cells, since, share))
+            yield found
+
+    def nearest(self, found: list[DueCounts], most: int) -> list[DueCounts]:
+        """Return the keys nearest to their limit, those first, and queue the others again."""
+        found.sort(key=lambda due: (-due.share, due.key))
+        for due in found[most:]:
+            self.on_lost(due.key, due.since)
+        return found[:most]
+
+    def _is_due(self, key: bytes, counts: KeyCounts, since: int, now: int) -> bool:
+        unsent = sum(counts.cells[1::2]) - self._acknowledged_units(key, counts.cells)
+        ceiling = max(1, counts.ceiling)
+        is_near = counts.used * _NEAR >= ceiling * (_NEAR - 1)
+        return is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
 
     def drop_expired(self, read: Callable[[Sequence[bytes]], Sequence[Sequence[int]]]) -> None:
         """Remove queued keys that have no count in an active window; each call examines only some
         keys.
 
-        Call it for an unreachable data center; `take_due` does the same for a reachable one. `read`
+        Call it for an unreachable data center; `find_due` does the same for a reachable one. `read`
         takes keys and returns their counts.
         """
-        keys = list(islice(self._changed, _MAX_SCANNED))
+        self._queue_lost()
+        keys = list(islice(self._changed, _SLICE))
         for key, cells in zip(keys, read(keys), strict=True):
             since = self._changed.pop(key)
             if cells:
@@ -109,39 +144,31 @@ class CountDissemination:
 
     def on_acknowledged(self, key: bytes, cells: Sequence[int]) -> None:
         """Record that the other data center has received the counts `cells` of a key."""
-        self._acknowledged.pop(key, None)
-        self._acknowledged[key] = tuple(cells)
-        if len(self._acknowledged) > self._most_keys:
-            self._acknowledged.popitem(last=False)
+        self.acknowledged.put(key, cells)
+        if len(self.acknowledged) > self._most_keys:
+            self.acknowledged.drop_oldest()
 
     def on_lost(self, key: bytes, since: int) -> None:
         """Queue a key again, because its counts were not acknowledged."""
         self._changed[key] = min(since, self._changed.get(key, since))
 
-    def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Remove acknowledged counts of expired windows; `is_over` takes key and window number."""
-        for key, cells in list(self._acknowledged.items()):
-            if is_over(key, cells[-2]):
-                del self._acknowledged[key]
+    def resend(self, shards: Iterable[int] | None, now: int) -> None:
+        """Queue the keys of shards whose counts the other data center has lost; None means all
+        shards."""
+        for shard in [*self.acknowledged.sums] if shards is None else shards:
+            rows = self.acknowledged.pop_shard(shard)
+            if rows:
+                self._lost.append((rows, now))
+                self._lost_keys += len(rows)
 
-    def resend(self, keys: Iterable[bytes] | None, now: int) -> None:
-        """Queue keys whose counts the other data center has lost; None means all keys."""
-        for key in list(self._acknowledged) if keys is None else keys:
-            if self._acknowledged.pop(key, None) is not None:
-                self._changed.setdefault(key, now)
-
-    def acknowledged(self) -> dict[bytes, tuple[int, ...]]:
-        """Return the counts that the other data center has acknowledged, by key."""
-        return self._acknowledged
+    def _queue_lost(self) -> None:
+        while self._lost and len(self._changed) < _MOST_EXAMINED:
+            rows, since = self._lost.pop()
+            self._lost_keys -= len(rows)
+            for key in rows:
+                self._changed.setdefault(key, since)
 
     def _acknowledged_units(self, key: bytes, cells: Sequence[int]) -> int:
-        cells_then = self._acknowledged.get(key, ())
+        cells_then = self.acknowledged.get(key)
         known = dict(zip(cells_then[::2], cells_then[1::2], strict=True))
         return sum(known.get(number, 0) for number in cells[::2])
-
-
-def cells_sum(key: bytes, cells: Sequence[int]) -> int:
-    """Return a 64-bit hash of the counts of one key. The digest of several keys is the sum of their
-    hashes."""
-    text = key + b"".join([number.to_bytes(8, "big") for number in cells])
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -7,12 +7,14 @@ duplicated, late or out of order has no effect.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import inf
 from random import Random
-from typing import TypeAlias
 
-from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts, cells_sum
+from msgspec.structs import replace
+
+from gossip.cross_dc.count_dissemination import CountDissemination, DueCounts, KeyCounts
+from gossip.cross_dc.digested_counts import DigestedCounts
 from hashring import NodeId, Ring, View, shard_of
 from node.context.containment import Containment
 from node.cross_dc.global_keys import GlobalKeys
@@ -44,7 +46,9 @@ INTERVAL = 0.2
 """Seconds between two rounds while there are counts to send."""
 _DIGEST_EVERY = 10.0
 _KEYS_PER_ROUND = 4000
-_KEYS_PER_MESSAGE = 1000
+_KEYS_PER_MESSAGE = 100
+"""The receiver merges a message in one step."""
+_SHARDS_PER_DIGEST = 1000
 _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
 _HOME_PATIENCE = 10.0
@@ -53,14 +57,14 @@ _MOST_MARKED = 20_000
 """Keys to send to a data center above which no further ones are marked for a new one."""
 _LAST_PAUSE = 0.05
 """Seconds between two rounds of a node that stops."""
-_Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
-"""Key, counts per window, and the time since which they wait to be sent."""
 
 
 class CrossDcCounts:
     """Counts of rules that apply across data centers, at one node: of this data center and of the
     others."""
 
+    _flushing = 0
+    """Rounds in progress, which have taken keys out of the queues."""
     _staleness_sum_ms = 0
     _stalest_ms = 0
 
@@ -136,7 +140,7 @@ class CrossDcCounts:
         if others:
             self._has_others.set()
         for name in others:
-            dissemination = to_send.setdefault(name, CountDissemination())
+            dissemination = to_send.setdefault(name, CountDissemination(shard_of))
             if old.ring(name) != view.ring(name):
                 dissemination.resend(None, now)
         for name in [name for name in to_send if name not in view.datacenters]:
@@ -229,9 +233,12 @@ class CrossDcCounts:
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
             # Other data centers get no refunds, so counts wait for the refunds of their checks.
             await runtime.sleep(INTERVAL * spread)  # The interval between two messages.
-            self.flush()
+            for _ in self.flush():
+                await runtime.checkpoint()
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY
+                for _ in self._keys.forget_expired():
+                    await runtime.checkpoint()
                 self.send_digests()
 
     async def send_all(self, patience: float) -> None:
@@ -239,17 +246,22 @@ class CrossDcCounts:
         return when they are acknowledged, or after `patience` seconds."""
         to_send = self._keys.to_send
         with runtime.move_on_after(patience):
-            while self._in_flight or any(len(to_send[name]) for name in self._keys.others):
-                self.flush(are_all_due=True)
+            while (
+                self._flushing
+                or self._in_flight
+                or any(len(to_send[name]) for name in self._keys.others)
+            ):
+                for _ in self.flush(are_all_due=True):
+                    await runtime.checkpoint()
                 # The answers to this round arrive meanwhile. Refused counts are sent again.
                 await runtime.sleep(_LAST_PAUSE)
 
-    def flush(self, *, are_all_due: bool = False) -> None:
-        """Send changed counts to other data centers, and request lost counts from them.
+    def flush(self, *, are_all_due: bool = False) -> Iterator[None]:
+        """Send changed counts to other data centers, some at each step, and request lost counts
+        from them.
 
         A count that has changed little waits for further changes, unless `are_all_due` is set.
         """
-        now, clock = self._uptime(), self._clock()
         others = {name: self._view.ring(name) for name in self._keys.others}
         self._recovery.ask(self._view.ring(self._datacenter), others)
         for name, dissemination in self._keys.to_send.items():
@@ -261,41 +273,62 @@ class CrossDcCounts:
             dissemination = self._keys.to_send[name]
             if not len(dissemination):
                 continue
-            by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
-            for key, cells, since in dissemination.take_due(
-                self._read_counts, _KEYS_PER_ROUND, now, are_all_due=are_all_due
-            ):
-                shard = shard_of(key)
-                owner = ring.owner(shard)
-                # Other data centers never reduce a count, so it is not sent while it may be too
-                # high.
-                cover = self._ownership.covers.get(shard)
-                is_counted_twice = cover is not None and cover.is_owner_counting(clock)
-                if owner in self._in_flight or is_counted_twice:
-                    dissemination.on_lost(key, since)  # It is sent later, with newer changes.
-                    continue
-                extra = 0 if cover is None else cover.possible_duplicates(key, clock)
-                if extra:
-                    # The other units are sent later, if no merge has removed them.
-                    dissemination.mark_changed(key, now)
-                sure = _reduced(cells, extra) if extra else cells
-                if sure:
-                    by_owner.setdefault(owner, []).append((key, sure, since))
+            found: list[DueCounts] = []
+            now, most = self._uptime(), 0
+            self._flushing += 1
+            try:
+                for some in dissemination.find_due(self._read_counts, now, are_all_due=are_all_due):
+                    found += self._sure_counts(dissemination, ring, some)
+                    yield
+                most = _KEYS_PER_ROUND
+            finally:  # Without a further step, all keys are queued again.
+                self._flushing -= 1
+                by_owner: dict[NodeId, list[DueCounts]] = {}
+                for due in dissemination.nearest(found, most):
+                    by_owner.setdefault(ring.owner(shard_of(due.key)), []).append(due)
             for owner, rows in by_owner.items():
                 self._send_counts(dissemination, owner, rows)
 
-    def _send_counts(self, dissemination: CountDissemination, owner: NodeId, rows: _Rows) -> None:
+    def _sure_counts(
+        self, dissemination: CountDissemination, ring: Ring, some: Sequence[DueCounts]
+    ) -> Iterator[DueCounts]:
+        """Yield the counts that can be sent now, without units that may be counted twice.
+
+        Other data centers never reduce a count, so it is not sent while it may be too high.
+        """
+        clock = self._clock()
+        for due in some:
+            key = due.key
+            shard = shard_of(key)
+            cover = self._ownership.covers.get(shard)
+            is_counted_twice = cover is not None and cover.is_owner_counting(clock)
+            if ring.owner(shard) in self._in_flight or is_counted_twice:
+                dissemination.on_lost(key, due.since)  # It is sent later, with newer changes.
+                continue
+            extra = 0 if cover is None else cover.possible_duplicates(key, clock)
+            if not extra:
+                yield due
+                continue
+            # The other units are sent later, if no merge has removed them.
+            dissemination.mark_changed(key, self._uptime())
+            sure = _reduced(due.cells, extra)
+            if sure:
+                yield replace(due, cells=sure)
+
+    def _send_counts(
+        self, dissemination: CountDissemination, owner: NodeId, rows: Sequence[DueCounts]
+    ) -> None:
         link = self._link_to(owner)
         if link is None:
-            for key, _, since in rows:
-                dissemination.on_lost(key, since)
+            for row in rows:
+                dissemination.on_lost(row.key, row.since)
             return
         self._in_flight.add(owner)
         parts = [rows[i : i + _KEYS_PER_MESSAGE] for i in range(0, len(rows), _KEYS_PER_MESSAGE)]
         waiting = len(parts)
         for part in parts:
 
-            def on_reply(reply: object, part: _Rows = part) -> None:
+            def on_reply(reply: object, part: Sequence[DueCounts] = part) -> None:
                 nonlocal waiting
                 waiting -= 1
                 if not waiting:
@@ -305,21 +338,23 @@ class CrossDcCounts:
                 else:
                     self._counters.add("cells_lost", len(part))
                     self._keys.rounds.add_work()
-                    for key, _, since in part:
-                        dissemination.on_lost(key, since)
+                    for row in part:
+                        dissemination.on_lost(row.key, row.since)
 
-            keys, cells = [row[0] for row in part], [row[1] for row in part]
+            keys, cells = [row.key for row in part], [row.cells for row in part]
             self._counters.add("cells_sent", sum(len(row) // 2 for row in cells))
             link.call(
                 lambda seq, k=keys, c=cells: WindowCounts(seq, self._datacenter, k, c),  # type: ignore[misc]
                 on_reply,
             )
 
-    def _on_acknowledged(self, dissemination: CountDissemination, rows: _Rows) -> None:
+    def _on_acknowledged(
+        self, dissemination: CountDissemination, rows: Sequence[DueCounts]
+    ) -> None:
         now = self._uptime()
-        for key, cells, since in rows:
-            dissemination.on_acknowledged(key, cells)
-            age_ms = (now - since) // 1_000_000
+        for row in rows:
+            dissemination.on_acknowledged(row.key, row.cells)
+            age_ms = (now - row.since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
             self._stalest_ms = max(self._stalest_ms, age_ms)
@@ -363,58 +398,50 @@ class CrossDcCounts:
             self._keys.rounds.add_work()
             return self._recovery.take_over_request(message)
         if sender in self._keys.to_send:
-            dissemination, lost = self._keys.to_send[sender], set(message.shards)
-            dissemination.resend(
-                [key for key in dissemination.acknowledged() if shard_of(key) in lost],
-                self._uptime(),
-            )
+            self._keys.to_send[sender].resend(message.shards, self._uptime())
             self._keys.rounds.add_work()
-        return self._recovery.answer(sender, message, self._keys.received.get(sender, {}))
+        received = self._keys.received.get(sender, DigestedCounts(shard_of))
+        return self._recovery.answer(sender, message, received.by_shard)
 
     def send_digests(self) -> None:
-        """Send digests of the acknowledged counts, and forget expired windows."""
-        self._keys.forget_expired()
+        """Send digests of the acknowledged counts to their owners in other data centers."""
         for name in self._keys.others:
             dissemination = self._keys.to_send[name]
             ring = self._view.ring(name)
-            by_owner: dict[NodeId, dict[int, int]] = {}
-            for key, cells in dissemination.acknowledged().items():
-                shard = shard_of(key)
-                sums = by_owner.setdefault(ring.owner(shard), {})
-                sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
-            for owner, sums in by_owner.items():
+            by_owner: dict[NodeId, list[int]] = {}
+            for shard in dissemination.acknowledged.sums:
+                by_owner.setdefault(ring.owner(shard), []).append(shard)
+            for owner, shards in by_owner.items():
                 link = self._link_to(owner)
                 if link is not None:
-                    self._send_digest(link, dissemination, sums)
+                    for start in range(0, len(shards), _SHARDS_PER_DIGEST):
+                        some = sorted(shards[start : start + _SHARDS_PER_DIGEST])
+                        self._send_digest(link, dissemination, some)
 
     def _send_digest(
-        self, link: Link, dissemination: CountDissemination, sums: Mapping[int, int]
+        self, link: Link, dissemination: CountDissemination, shards: list[int]
     ) -> None:
-        shards = sorted(sums)
+        sums = [dissemination.acknowledged.sums[shard] for shard in shards]
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, DigestMismatch) and reply.shards:
-                differing = set(reply.shards)
-                self._counters.add("digests_differed", len(differing))
-                keys = [key for key in dissemination.acknowledged() if shard_of(key) in differing]
-                dissemination.resend(keys, self._uptime())
+                self._counters.add("digests_differed", len(reply.shards))
+                dissemination.resend(reply.shards, self._uptime())
                 self._keys.rounds.add_work()
 
         self._counters.add("digests_sent")
-        link.call(
-            lambda seq: Digest(seq, self._datacenter, shards, [sums[s] for s in shards]), on_reply
-        )
+        link.call(lambda seq: Digest(seq, self._datacenter, shards, sums), on_reply)
 
     def receive_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
         """Return the shards for which the digests of another data center differ from this node's
         counts."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
-        remote = self._keys.received.get(message.writer, {})
+        known = self._keys.received.get(message.writer, DigestedCounts(shard_of)).sums
         differing = [
             shard
             for shard, total in zip(message.shards, message.sums, strict=True)
-            if _sum_of(remote.get(shard, {})) != total
+            if known.get(shard, 0) != total
         ]
         return DigestMismatch(message.seq, differing)
 
@@ -446,10 +473,6 @@ def _reduced(cells: Sequence[int], units: int) -> list[int]:
     """Return counts without `units` in each window; a window without other units is omitted."""
     pairs = zip(cells[::2], cells[1::2], strict=True)
     return [n for number, count in pairs if count > units for n in (number, count - units)]
-
-
-def _sum_of(rows: Mapping[bytes, Sequence[int]]) -> int:
-    return sum(cells_sum(key, cells) for key, cells in rows.items()) % (1 << 64)
 
 
 def _foreign(seq: int, writer: str, sender: str) -> Refused:

@@ -7,6 +7,7 @@ Only records changes; `node.cross_dc.counts` sends and merges.
 from collections.abc import Callable, Iterator, Sequence
 
 from gossip.cross_dc.count_dissemination import CountDissemination
+from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import shard_of
 from node.context.round_timer import RoundTimer
@@ -36,8 +37,8 @@ class GlobalKeys:
         """Other data centers that have members."""
         self.to_send: dict[str, CountDissemination] = {}
         """Counts to send, by data center. One that has no members may return."""
-        self.received: dict[str, dict[int, dict[bytes, list[int]]]] = {}
-        """Latest counts of each data center, by shard and key."""
+        self.received: dict[str, DigestedCounts] = {}
+        """Latest counts of each data center."""
         self.lost = LostCounts()
         """Shards that started without counters."""
         self.rounds = RoundTimer()
@@ -108,7 +109,7 @@ class GlobalKeys:
 
     def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
         """Store the latest counts of a key that another data center has sent."""
-        self.received.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
+        self.received.setdefault(writer, DigestedCounts(shard_of)).put(key, cells)
 
     @property
     def has_work(self) -> bool:
@@ -121,18 +122,17 @@ class GlobalKeys:
         rule = self._rules.get(key[:8])
         return None if rule is None else rule.limit
 
-    def forget_expired(self) -> None:
-        """Remove the stored counts of expired windows."""
+    def forget_expired(self) -> Iterator[None]:
+        """Remove the stored counts of expired windows, some at each step."""
         now = self._clock()
-        for name in self.others:
-            self.to_send[name].forget(lambda key, number: self._is_over(key, number, now))
-        self.lost.forget(lambda key, number: self._is_over(key, number, now))
-        for received in self.received.values():
-            for shard, rows in list(received.items()):
-                for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
-                    del rows[key]
-                if not rows:
-                    del received[shard]
+
+        def is_over(key: bytes, number: int) -> bool:
+            return self._is_over(key, number, now)
+
+        self.lost.forget(is_over)
+        acknowledged = [self.to_send[name].acknowledged for name in self.others]
+        for counts in (*acknowledged, *self.received.values()):
+            yield from counts.forget(is_over)
 
     def _is_over(self, key: bytes, number: int, now: int) -> bool:
         """Whether a window of a rate limit has ended. Calendar windows are numbered by their

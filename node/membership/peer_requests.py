@@ -2,6 +2,8 @@
 counts between data centers.
 """
 
+from functools import partial
+
 from gossip import BadDatagram, Membership
 from hashring import NodeId
 from node.context.node_context import NodeContext
@@ -75,7 +77,10 @@ class PeerRequests:
             case AskTakenOver(seq):
                 session.send(TakenOver(seq, self._handler.takeover.taken_over_from(member)))
             case WindowCounts():
-                session.send(cross_dc.receive_counts(self._datacenter_of(name), message))
+                assert self._node.running.transport is not None
+                # Merging takes about a millisecond, and many messages may have arrived at once.
+                merge = partial(self._merge_counts, session, name, message)
+                self._node.running.transport.call_soon(merge)
             case Digest():
                 session.send(cross_dc.receive_digest(self._datacenter_of(name), message))
             case RecoverCounts():
@@ -97,6 +102,15 @@ class PeerRequests:
         except BadDatagram as error:
             self._node.counters.refused("bad_records")
             session.send(Refused(message.seq, ErrorCode.BAD_MESSAGE, str(error)))
+
+    def _merge_counts(self, session: Caller, name: str, message: WindowCounts) -> None:
+        def merge() -> None:
+            session.send(self._shards.cross_dc.receive_counts(self._datacenter_of(name), message))
+
+        if not self._node.containment.call("counts", merge):
+            self._node.counters.refused("internal")
+            session.send(internal_refusal(message.seq))
+        self._node.running.flush()
 
     async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:

@@ -93,7 +93,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts._send_counts",
-                "for key, _, since in part:\n    dissemination.on_lost(key, since)",
+                "for row in part:\n    dissemination.on_lost(row.key, row.since)",
                 "pass",
             ),
         ),
@@ -105,8 +105,8 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.send_digests",
-                "self._keys.forget_expired()",
-                "return",
+                "for name in self._keys.others:",
+                "for name in ():",
             ),
         ),
         ("far-restart",),
@@ -116,8 +116,8 @@ COUNTS = (
         "counts that change while a message is in flight are dropped",
         (
             Edit(
-                "node.cross_dc.counts:CrossDcCounts.flush",
-                "dissemination.on_lost(key, since)",
+                "node.cross_dc.counts:CrossDcCounts._sure_counts",
+                "dissemination.on_lost(key, due.since)",
                 "pass",
             ),
         ),

@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
+from gossip.cross_dc.count_dissemination import CountDissemination, DueCounts, KeyCounts
+from hashring import shard_of
 from node.cross_dc.split import share_of
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule
@@ -33,7 +34,6 @@ Counted: TypeAlias = Literal["shared", "split", "home", "alone"]
 """How a rule is counted: together, split, in a home data center, or in each data center alone
 for algorithms without remote counts."""
 
-_Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
 """Key, counts per window, and the time since which they are unsent."""
 
 
@@ -96,7 +96,7 @@ class DataCenters:
         ]
         for me, center in enumerate(self._centers):
             others = [other for other in range(count) if other != me and not exact]
-            center.spreads = {other: CountDissemination() for other in others}
+            center.spreads = {other: CountDissemination(shard_of) for other in others}
             center.unconfirmed = dict.fromkeys(others, False)
 
     def advance(self, now: int) -> None:
@@ -159,15 +159,15 @@ class DataCenters:
         else:
             center.rests = True
 
-    def _heard(self, writer: int, other: int, rows: _Rows, now: int) -> None:
-        keys, cells = [row[0] for row in rows], [row[1] for row in rows]
+    def _heard(self, writer: int, other: int, rows: Sequence[DueCounts], now: int) -> None:
+        keys, cells = [row.key for row in rows], [row.cells for row in rows]
         self._centers[other].engine.merge_remote(self._centers[writer].name, keys, cells, now)
 
-    def _confirmed(self, writer: int, other: int, rows: _Rows, _now: int) -> None:
+    def _confirmed(self, writer: int, other: int, rows: Sequence[DueCounts], _now: int) -> None:
         center = self._centers[writer]
         center.unconfirmed[other] = False
-        for key, cells, _ in rows:
-            center.spreads[other].on_acknowledged(key, cells)
+        for row in rows:
+            center.spreads[other].on_acknowledged(row.key, row.cells)
 
 
 def counted(rule: Rule) -> Counted:

@@ -115,6 +115,17 @@ class CountingHost:
         self.keys.on_decided(batch, Results(outcomes, [Source.OWNER] * len(keys)))
         return outcomes.codes
 
+    def flush(self, *, are_all_due: bool = False) -> None:
+        """Send changed counts, in one go."""
+        for _ in self.counts.flush(are_all_due=are_all_due):
+            pass
+
+    def send_digests(self) -> None:
+        """Forget expired counts, and send digests."""
+        for _ in self.keys.forget_expired():
+            pass
+        self.counts.send_digests()
+
     def used(self, *keys: bytes) -> list[int]:
         return [self.engine.used(key, self.now) for key in keys]
 

@@ -18,14 +18,17 @@ def test_equal_counts_have_equal_digests() -> None:
     eu, us = pair()
     eu.spend(*MANY)  # Several keys in each shard, so that sums exceed 64 bits.
     eu.now += SECOND
-    eu.counts.flush()
+    eu.flush()
     eu.sent.clear()
 
-    eu.counts.send_digests()
+    eu.send_digests()
 
-    [shards] = eu.digests()
-    assert shards == sorted({shard_of(key) for key in MANY})
-    assert (eu.count("digests_sent"), eu.count("digests_differed")) == (1, 0)
+    digests = eu.digests()
+    shards = {shard_of(key) for key in MANY}
+    assert sorted(shard for some in digests for shard in some) == sorted(shards)
+    assert [len(some) for some in digests] == [1000, 1000, len(shards) - 2000]
+    assert all(some == sorted(some) for some in digests)
+    assert (eu.count("digests_sent"), eu.count("digests_differed")) == (3, 0)
     assert eu.counts.stats()["cells_waiting"] == 0
     assert us.used(*MANY) == [1] * 3000
 
@@ -34,22 +37,22 @@ def test_counts_of_shards_with_different_digests_are_sent_again() -> None:
     eu, us = pair()
     eu.spend(*MANY)
     eu.now += SECOND
-    eu.counts.flush()
+    eu.flush()
     eu.sent.clear()
     lost, changed = MANY[17], MANY[500]
-    del us.keys.received["eu"][shard_of(lost)][lost]
-    us.keys.received["eu"][shard_of(changed)][changed] = [WINDOW, 2]
+    us.keys.received["eu"].pop(lost)
+    us.keys.received["eu"].put(changed, [WINDOW, 2])
 
-    eu.counts.send_digests()
+    eu.send_digests()
     eu.sent.clear()
     eu.now += SECOND
-    eu.counts.flush()
+    eu.flush()
 
     shards = {shard_of(lost), shard_of(changed)}
     [sent] = eu.sent_keys()
     assert sorted(sent) == sorted(key for key in MANY if shard_of(key) in shards)
     assert eu.count("digests_differed") == 2
-    eu.counts.send_digests()
+    eu.send_digests()
     assert eu.count("digests_differed") == 2
 
 
@@ -68,9 +71,9 @@ def test_a_digest_differs_for_counts_that_only_one_side_has() -> None:
 def test_a_digest_without_an_answer_changes_nothing(reply: Refused | None) -> None:
     host = alone("u1")
     host.spend(key_of(1), units=10)
-    host.counts.flush()
+    host.flush()
     host.answer(Done(1))
-    host.counts.send_digests()
+    host.send_digests()
 
     host.answer(reply)
 
@@ -80,12 +83,12 @@ def test_a_digest_without_an_answer_changes_nothing(reply: Refused | None) -> No
 
 def test_no_digest_is_sent_without_a_link_or_acknowledged_counts() -> None:
     eu, _ = pair()
-    eu.counts.send_digests()
+    eu.send_digests()
     eu.spend(key_of(1))
     eu.now += SECOND
-    eu.counts.flush()
+    eu.flush()
     eu.is_linked = False
-    eu.counts.send_digests()
+    eu.send_digests()
 
     assert eu.digests() == []
     assert eu.count("digests_sent") == 0
@@ -95,14 +98,14 @@ def test_digests_contain_no_expired_windows() -> None:
     eu, _ = pair()
     eu.spend(key_of(1))
     eu.now += SECOND
-    eu.counts.flush()
+    eu.flush()
     eu.sent.clear()
 
     eu.now = NOW + 3 * DAY - 1  # A window is kept for one more, and for the present one.
-    eu.counts.send_digests()
+    eu.send_digests()
     assert eu.digests() == [[shard_of(key_of(1))]]
     eu.now += 2
-    eu.counts.send_digests()
+    eu.send_digests()
     assert eu.digests() == []
 
 
@@ -140,7 +143,7 @@ async def test_changed_counts_are_sent_180_to_220_ms_later(
 async def test_digests_are_sent_every_ten_seconds(autojump_clock: MockClock) -> None:
     eu, _ = pair()
     eu.spend(key_of(1), units=10)
-    eu.counts.flush()
+    eu.flush()
     eu.sent.clear()
     began, sent_at = trio.current_time(), list[float]()
     eu.counts.send_digests = lambda: sent_at.append(trio.current_time() - began)  # type: ignore[method-assign]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
+from gossip.cross_dc.count_dissemination import CountDissemination, DueCounts, KeyCounts
+from hashring import shard_of
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules.cross_dc_bounds import cross_dc_bounds
@@ -34,7 +35,7 @@ class Center:
 
     engine: Engine
     phase_ms: int
-    spread: CountDissemination = field(default_factory=CountDissemination)
+    spread: CountDissemination = field(default_factory=lambda: CountDissemination(shard_of))
     admitted_ms: list[int] = field(default_factory=list)
     received: int = 0
     """Units of the other that were heard of."""
@@ -95,11 +96,9 @@ class Pair:
             self._mail.append((self.now_ms + self.delay_ms, 1 - which, rows, False))
         self._mail.append((self.now_ms + 2 * self.delay_ms, which, rows, True))
 
-    def _arrive(
-        self, which: int, rows: list[tuple[bytes, list[int], int]], is_answer: bool
-    ) -> None:
+    def _arrive(self, which: int, rows: list[DueCounts], is_answer: bool) -> None:
         center = self.centers[which]
-        for key, cells, since in rows:
+        for key, cells, since in ((row.key, row.cells, row.since) for row in rows):
             if not is_answer:
                 center.engine.merge_remote("other", [key], [cells], self.now_ms * MS)
                 center.received = max(center.received, sum(cells[1::2]))

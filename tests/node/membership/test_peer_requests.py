@@ -1,6 +1,7 @@
 """Requests that only members send: which part of the node answers, and refusals."""
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -55,6 +56,9 @@ class Node:
         self.errors: dict[str, Exception] = {}
         """Errors that the parts raise, by the name of the method."""
         self.nursery: trio.Nursery | None = None
+        self.later: list[Callable[[], None]] = []
+        """Calls for a later turn."""
+        self.transport = SimpleNamespace(call_soon=self.later.append)
         node = SimpleNamespace(
             counters=SimpleNamespace(add=self.counted.append, refused=self.counted.append),
             clock=SimpleNamespace(now=lambda: 5),
@@ -116,11 +120,6 @@ class Node:
         (TransferOffer(3, [1, 2]), ("on_offer", "far", [1, 2]), Done(3)),
         (TransferAck(3, [1, 2], 8), ("on_acknowledged", "far", [1, 2], 8), Done(3)),
         (AskTakenOver(3), ("taken_over_from", "far"), TakenOver(3, [4, 7])),
-        (
-            WindowCounts(3, "w", [], []),
-            ("receive_counts", "dc2", WindowCounts(3, "w", [], [])),
-            Done(1),
-        ),
         (Digest(3, "w", [], []), ("receive_digest", "dc2", Digest(3, "w", [], [])), Done(2)),
         (
             RecoverCounts(3, [5]),
@@ -139,12 +138,30 @@ def test_each_request_is_answered_by_its_part_of_the_node(
     assert node.calls == [call]
 
 
-def test_counts_of_an_unknown_member_have_no_data_center() -> None:
-    node = Node()
+@pytest.mark.parametrize(("name", "datacenter"), [("far", "dc2"), ("stranger", "")])
+def test_counts_are_merged_in_a_later_turn(name: str, datacenter: str) -> None:
+    node, session, counts = Node(), Session(), WindowCounts(3, "w", [], [])
 
-    node.serve(WindowCounts(3, "w", [], []), "stranger")
+    node.requests.serve(cast(Any, session), name, counts)
+    assert (node.calls, session.sent) == ([], [])
+    [merge] = node.later
+    merge()
 
-    assert node.calls[0][1] == ""
+    assert node.calls == [("receive_counts", datacenter, counts), ("flush",)]
+    assert session.sent == [Done(1)]
+
+
+def test_an_internal_error_while_counts_are_merged_is_answered() -> None:
+    node, session = Node(), Session()
+    node.errors = {"receive_counts": RuntimeError("bug")}
+
+    node.requests.serve(cast(Any, session), "far", WindowCounts(3, "w", [], []))
+    node.later[0]()
+
+    [answer] = session.sent
+    assert isinstance(answer, Refused)
+    assert (answer.seq, answer.code) == (3, ErrorCode.INTERNAL)
+    assert node.counted == ["internal"]
 
 
 @pytest.mark.parametrize(
