@@ -145,7 +145,7 @@ def _show(outcome: Outcome, report: Path | None, cpu_s: float, json_: bool) -> N
     held = "all invariants held" if not outcome.violations else "INVARIANT VIOLATED"
     excess = [] if outcome.violations else explanations(outcome)
     if excess:
-        held += ", with excess units that faults and delays explain"
+        held += "; the excess units are explained below"
     screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
     screen.print(
         f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "

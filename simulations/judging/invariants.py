@@ -103,8 +103,6 @@ class Invariants:
         self._datacenters = scenario.datacenters
         self._seen = msgspec.structs.replace(scenario, faults=self._faults)
         self._over_bound = OverBound(self._seen, late_s, began)
-        self.over = 0
-        """Largest number of units above the limit of a key."""
         self.lost = 0
         self.counted_twice = 0
         self.judged = Judged()
@@ -156,8 +154,6 @@ class Invariants:
         """Judge all decisions on one counter by the exact laws; yield violations of its final
         reading, which took the time span `read`."""
         assert rule.limit is not None
-        most, _ = column.most_in(rule.limit.period_ns / 1e9)
-        self.over = max(self.over, most - rule.limit.ceiling)
         asking = sorted({a.datacenter for a in (*column.answers, *column.refunded)})
         places = {where: self._place(name, key, where) for where in asking}
         is_divided = rule.scope == "split"

@@ -44,13 +44,16 @@ def _over(outcome: Outcome) -> Iterator[Explanation]:
     bound = None
     if worst is not None and worst.over == value:
         what, bound = f"units over the limit of {worst.name} ({worst.limit})", worst.bound
-        if worst.exact_by != "exact":
+        if worst.exact_by.endswith("_bucket"):
+            reasons.append(f"{worst.exact_by} may admit a burst and the refill of one period")
+        elif worst.exact_by != "exact":
             reasons.append(f"{worst.exact_by} may admit the limit twice around a window's edge")
-    if outcome.scenario.datacenters > 1:
         age = outcome.figures.get("staleness_worst_ms", 0)
-        reasons.append(
-            f"other data centers received counts up to {age:.0f} ms late, and admitted meanwhile"
-        )
+        if worst.is_global and age > 0:
+            reasons.append(
+                f"other data centers received counts up to {age:.0f} ms late, and admitted "
+                "meanwhile"
+            )
     reasons += _faults(outcome, _SPLITTING, "two nodes may decide for one key during {}")
     yield Explanation(what, value, bound, "over_admission", tuple(reasons))
 

@@ -89,6 +89,8 @@ class KeyHistory(Struct):
     """Units above the limit that the invariant allows; None if it was not computed."""
     exact_by: str = "exact"
     """Algorithm that may admit the limit twice in one period; `exact` if none does."""
+    is_global: bool = False
+    """Whether the data centers send each other the counts of the key."""
     requests: list[Request] = field(default_factory=list)
     states: list[Span] = field(default_factory=list)
     """States of the shard; the rows are nodes."""

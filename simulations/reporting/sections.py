@@ -98,7 +98,7 @@ def explained_section(outcome: Outcome) -> str:
     if not found:
         return ""
     return (
-        '<section id="explained"><h2>Figures that faults and delays explain</h2>'
+        '<section id="explained"><h2>Figures that have an explanation</h2>'
         f"{''.join(map(_explained, found))}</section>"
     )
 

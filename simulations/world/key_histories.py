@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 
 from hashring import shard_of
 from node.shards.ownership.ownership_table import COVERING, State
@@ -10,10 +9,11 @@ from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
 from ringfence.wire import Source
 from simulations.judging.invariants import Invariants
-from simulations.judging.ledger import Answered, Column, Ledger
+from simulations.judging.ledger import Answered, Ledger
 from simulations.reporting.outcome import KeyHistory, Request, Span, Violation
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import NamedRules
+from simulations.world.over_limit import Excess, excess_of
 from simulations.world.shard_watch import ShardWatch
 
 __all__ = ["key_histories", "keys_of"]
@@ -46,13 +46,13 @@ def key_histories(
     hosts: Hosts,
     watch: ShardWatch,
     invariants: Invariants,
+    worst: Excess,
 ) -> list[KeyHistory]:
     """Return the histories of the keys that violations name, of the key with the most units over
-    its limit, and of the most frequent key."""
+    its limit, `worst`, and of the most frequent key."""
     judged = keys_of(violations, ledger)
     places = [*judged]
-    worst = _most_over(ledger, rules, hosts) if invariants.over > 0 else None
-    places += [worst] if worst else []
+    places += [worst.subject] if worst.subject else []
     for rule in {rule: None for rule, _ in ledger.answers}:
         places += [(rule, key) for key in ledger.keys(rule)[:1]]
         break
@@ -65,7 +65,7 @@ def key_histories(
         states = watch.spans_of(shard, hosts.began, hosts.now)
         column = ledger.column(rule, key)
         home = match.rule.home if match.rule.scope == "home" else None
-        over, bound = _excess(match.rule, column, invariants, hosts)
+        excess = excess_of(match.rule, (rule, key), column)
         found.append(
             KeyHistory(
                 rule,
@@ -73,9 +73,10 @@ def key_histories(
                 _text_of(limit),
                 limit.period_ns / 1e9,
                 (rule, key) in judged,
-                over,
-                bound,
+                excess.units,
+                _bound(match.rule, excess, invariants, hosts),
                 "exact" if limit.algorithm in _EXACT else limit.algorithm.name.lower(),
+                match.rule.scope == "global",
                 [
                     _request(answer, states, hosts, home)
                     for answer in sorted(
@@ -89,42 +90,12 @@ def key_histories(
     return found
 
 
-def _most_over(ledger: Ledger, rules: NamedRules, hosts: Hosts) -> tuple[str, str] | None:
-    """Return rule and key with the most units over the limit; None if no key has a limit."""
-    worst, place = 0, None
-    for rule in {rule: None for rule, _ in ledger.answers}:
-        for key in ledger.keys(rule):
-            match = rules.match(rule, key)
-            if match is not None and match.rule.limit is not None:
-                over = max(_over(match.rule, ledger.column(rule, key), hosts), default=0)
-                if over > worst:
-                    worst, place = over, (rule, key)
-    return place
-
-
-def _over(rule: Rule, column: Column, hosts: Hosts) -> list[int]:
-    """Return the units over the limit in one period, in each part that the rule limits."""
+def _bound(rule: Rule, excess: Excess, invariants: Invariants, hosts: Hosts) -> int | None:
+    """Return how many units over the limit the invariant allows; None without an excess."""
     assert rule.limit is not None
-    period, ceiling = rule.limit.period_ns / 1e9, rule.limit.ceiling
-    return [each.most_in(period)[0] - ceiling for each in _parts(rule, column, hosts)]
-
-
-def _parts(rule: Rule, column: Column, hosts: Hosts) -> list[Column]:
-    """Return the answers that one limit applies to: all, or those of each data center."""
-    is_shared = rule.scope != "datacenter" or hosts.has_one_datacenter
-    return [column] if is_shared else column.by_datacenter()
-
-
-def _excess(
-    rule: Rule, column: Column, invariants: Invariants, hosts: Hosts
-) -> tuple[int, int | None]:
-    """Return the units of a key over its limit, and how many the invariant allows."""
-    assert rule.limit is not None
-    over = [*zip(_over(rule, column, hosts), _parts(rule, column, hosts), strict=True)]
-    units, part = max(over, key=itemgetter(0), default=(0, None))
-    if part is None or units <= 0:
-        return 0, None
-    return units, invariants.bound(rule, part, hosts.now) - rule.limit.ceiling
+    if excess.part is None:
+        return None
+    return invariants.bound(rule, excess.part, hosts.now) - rule.limit.ceiling
 
 
 def _text_of(limit: Limit) -> str:

@@ -45,12 +45,8 @@ class NamedRules:
 
     def limited(self) -> dict[str, Rule]:
         """Return the rules that limit requests, by name."""
-        found = {name: self.match(name, "k0") for name in self.names}
-        return {
-            name: match.rule
-            for name, match in found.items()
-            if match is not None and match.rule.limit is not None
-        }
+        found = {name: self.rule(name, "k0") for name in self.names}
+        return {name: rule for name, rule in found.items() if rule is not None}
 
     def match(self, name: str, key: str) -> Match | None:
         """Return the rule and the counter of a key."""
@@ -60,6 +56,11 @@ class NamedRules:
             return Match(rule, encode_key(rule.id, (key,)), "adhoc")
         descriptor = Descriptor(((name, key),)) if load is None else _descriptor(load, name, key)
         return self._rules.match(DOMAIN, [descriptor])[0]
+
+    def rule(self, name: str, key: str) -> Rule | None:
+        """Return the rule that limits a key; None if no rule does."""
+        match = self.match(name, key)
+        return None if match is None or match.rule.limit is None else match.rule
 
     async def peek(self, limiter: Limiter, name: str, key: str) -> Decision:
         """Peek at the counter of a key."""

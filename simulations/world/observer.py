@@ -12,6 +12,7 @@ from ringfence.rules import Rule
 from simulations.judging.invariants import Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.reporting.outcome import Point, Series, Span
+from simulations.world.over_limit import limited_parts
 
 __all__ = ["Observed", "Observer"]
 
@@ -110,15 +111,15 @@ class Observer:
             return
         period, ceiling = rule.limit.period_ns / 1e9, rule.limit.ceiling
         column = self._ledger.column(name, keys[0])
-        parts = dict(zip(sorted(column.datacenters), column.by_datacenter(), strict=True))
+        datacenters = zip(sorted(column.datacenters), column.by_datacenter(), strict=True)
         seconds = range(int(self._world.now) + 1)
         found.period_s, found.limit = period, ceiling
         found.is_shared = rule.scope != "datacenter"
         found.admitted = {
             datacenter: [(s, part.answered_within(s - period, s)) for s in seconds]
-            for datacenter, part in parts.items()
+            for datacenter, part in datacenters
         }
-        columns = [column] if found.is_shared else list(parts.values())
+        columns = limited_parts(rule, column)
         bound = max(invariants.bound(rule, each, self._world.now) for each in columns) - ceiling
         for second in seconds:
             units = max(each.answered_within(second - period, second) for each in columns)

@@ -29,6 +29,7 @@ from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.membership_watch import detection_bound
 from simulations.world.observer import Observer
+from simulations.world.over_limit import worst_excess
 from simulations.world.settling_watch import SettlingWatch
 from simulations.world.world import World
 
@@ -251,12 +252,13 @@ class _Run:
         outcome.reached = world.shard_watch.reached() | {
             n for n, count in counters.items() if count
         }
+        worst = worst_excess(self._ledger, self._rules.rule)
         outcome.histories = key_histories(
-            *(outcome.violations, self._ledger, self._rules),
-            *(hosts, world.shard_watch, invariants),
+            *(outcome.violations, self._ledger, self._rules, hosts),
+            *(world.shard_watch, invariants, worst),
         )
         outcome.series = observer.series(rules, invariants)
-        outcome.figures = figures_of(self._ledger, invariants) | {
+        outcome.figures = figures_of(self._ledger, invariants, worst.units) | {
             "staleness_worst_ms": observer.stalest_ms,
             "events": self._events.count,
             "deaths": counters["gossip_deaths"],

@@ -190,15 +190,18 @@ def test_the_page_explains_what_to_read_first_and_links_the_documentation():
 
 def test_excess_is_explained_only_if_all_invariants_hold():
     excess = {"over_admitted_worst_key": 4, "counted_twice": 8, "lost": 0, "by_policy": 223}
-    good = words(ET.fromstring(render(run(figures=excess))))
+    late = {"staleness_worst_ms": 41.0}
+    shared = [history(over=4, is_global=True)]
+    good = words(ET.fromstring(render(run(figures=excess | late, histories=shared))))
     bad = run(figures=excess, violations=[Violation("lost", 1.0, "x")])
 
     assert (
-        "All invariants heldThis run has 4 units over the limit of the worst key, 8 hits counted "
-        "twice, 223 checks that no node decided. The invariants allow that much" in good
+        "All invariants heldThis run has 4 units over the limit of exact=k0 (15 in 60 s, "
+        "fixed_window), 8 hits counted twice, 223 checks that no node decided. The invariants "
+        "allow that much" in good
     )
-    assert "4 units over the limit of the worst key; the invariant over_admission judges" in good
-    assert "other data centers received counts up to 0 ms late" in good
+    assert "fixed_window); the invariant over_admission judges" in good
+    assert "other data centers received counts up to 41 ms late" in good
     assert "two nodes may decide for one key during 15 s: crash" in good
     assert 'id="explained"' not in render(bad)
     assert "allow that much" not in render(run(figures=dict.fromkeys(excess, 0)))
@@ -232,6 +235,23 @@ def test_the_worst_key_is_named_with_its_bound():
         "4 units over the limit of exact=k0 (15 in 60 s, fixed_window); the invariant "
         "over_admission allows 15:fixed_window may admit the limit twice" in page
     )
+
+
+@pytest.mark.parametrize(
+    ("worst", "age_ms"), [({"is_global": False}, 41.0), ({"is_global": True}, 0.0)]
+)
+def test_late_counts_explain_an_excess_only_if_data_centers_sent_them(worst, age_ms):
+    figures = {"over_admitted_worst_key": 4, "staleness_worst_ms": age_ms}
+    page = render(run(figures=figures, histories=[history(over=4, **worst)]))
+
+    assert "received counts up to" not in page
+
+
+def test_the_excess_of_a_bucket_is_explained_by_its_refill():
+    worst = history(over=4, exact_by="token_bucket")
+    page = render(run(figures={"over_admitted_worst_key": 4}, histories=[worst]))
+
+    assert "token_bucket may admit a burst and the refill of one period" in page
 
 
 def test_nodes_that_held_the_shard_of_a_key_are_rows_of_a_plot():
