@@ -9,6 +9,7 @@ import click
 from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
 from simulations.reporting.card import Results, render_card
+from simulations.text_files import read_text
 
 __all__ = ["card"]
 
@@ -37,11 +38,7 @@ def card(results: tuple[Path, ...], output: Path | None, json_: bool) -> None:
     """
     found = Results()
     for path in results:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the result file {path}: {error}") from error
-        found.add(path.stem, lines)
+        found.add(path.stem, read_text(path, "result file").splitlines())
     date = datetime.now(UTC).date().isoformat()
     page = output or Path(f"ringfence-card-{date}.html")
     try:

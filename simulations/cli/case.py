@@ -7,7 +7,6 @@ import click
 
 from node.cli.common import json_option
 from simulations.cli.single_runs import nearby_option, report_option, report_path, run_and_show
-from simulations.scenarios.rule_changes import validated
 from simulations.searching.case_files import read_case
 
 __all__ = ["case"]
@@ -25,7 +24,7 @@ def case(path: Path, report: Path | None, no_report: bool, nearby: int, json_: b
     Exit status: 0 if all invariants hold, 1 if one is violated, 2 for invalid input.
     """
     found = read_case(path)
-    scenario = validated(found.scenario)
+    scenario = found.scenario
     page = report_path(report, scenario.name, found.seed, is_wanted=not no_report)
     command = shlex.join(["ringfence", "simulate", "case", str(path)])
     run_and_show(

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from node.cli.common import json_option
 from ringfence.errors import ConfigError
 from simulations.cli.single_runs import nearby_option, report_option, report_path, run_and_show
+from simulations.scenarios.bounds import BOUNDS, SEED
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
-from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault, validated
+from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault
 from simulations.scenarios.scenario import Level, Scenario
 from simulations.searching.case_files import Case, write_case
+from simulations.world.validation import validated
 
 __all__ = ["scenario_command"]
 
@@ -23,13 +25,13 @@ def scenario_command(name: str, about: str) -> click.Command:
     """Create the command that runs one scenario."""
 
     @click.command(name=name, help=f"{about[0].upper()}{about[1:]}.")
-    @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
+    @click.option("--seed", default=1, show_default=True, type=click.IntRange(int(SEED.least)))
     @click.option(
         "--nodes",
-        type=click.IntRange(1, 5000),
+        type=_int_range("nodes"),
         help="Number of nodes in all data centers together.",
     )
-    @click.option("--datacenters", type=click.IntRange(1, 30))
+    @click.option("--datacenters", type=_int_range("datacenters"))
     @click.option(
         "--set",
         "changes",
@@ -99,6 +101,11 @@ def scenario_command(name: str, about: str) -> click.Command:
         run_and_show(scenario, seed, original, path, nearby=nearby, is_json=json_)
 
     return command
+
+
+def _int_range(name: str) -> click.IntRange:
+    bounds = BOUNDS[Scenario][name]
+    return click.IntRange(int(bounds.least), int(bounds.most))
 
 
 def _with_kept(scenario: Scenario, keep: str) -> Scenario:

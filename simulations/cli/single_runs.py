@@ -146,7 +146,8 @@ def _show(outcome: Outcome, report: Path | None, cpu_s: float, json_: bool) -> N
     excess = [] if outcome.violations else explanations(outcome)
     if excess:
         held += "; the excess units are explained below"
-    screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
+    name, about = outcome.scenario.name, outcome.scenario.about
+    screen.print(f"{name}: {about}" if about else name)
     screen.print(
         f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "
         f"history {outcome.event_hash[:16]}\n"

@@ -180,7 +180,7 @@ SCENARIOS = _made(
         nodes=4,
         datacenters=2,
         rules=RULES,
-        loads=(Load("log", 0, 0, "client"), Load(rule="everywhere", per_second=40, keys=4)),
+        loads=(Load("log", 0, rule="client"), Load(rule="everywhere", per_second=40, keys=4)),
         network=Network(latency="near"),
     ),
     Scenario(

@@ -25,6 +25,8 @@ NEEDS: dict[str, tuple[str, float, float]] = {
 """Required number of a verb: its name, minimum and maximum."""
 _TARGETS = ("node", "zone", "datacenter")
 _RESTART_OPTIONS = ("moves", "seedless")
+_FLAGS = (*_RESTART_OPTIONS, "one_way")
+"""Arguments that are 1 or absent."""
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "crash": _RESTART_OPTIONS,
     "leave": _RESTART_OPTIONS,
@@ -45,7 +47,9 @@ def check(fault: Fault) -> None:
     """Raise `ValueError` if a fault that a user has written is invalid."""
     if fault.verb not in VERBS:
         raise ValueError(f"verb of a fault must be one of {', '.join(VERBS)}, got {fault.verb!r}")
-    if fault.until is not None and fault.until < fault.at:
+    if not 0 <= fault.at < inf:
+        raise ValueError(f"begin of a fault must be seconds of at least 0, got {fault.at}")
+    if fault.until is not None and not fault.at <= fault.until < inf:
         raise ValueError(f"end of a fault must not be before its begin, got {fault}")
     known = argument_names(fault.verb)
     for name in fault.args:
@@ -53,6 +57,8 @@ def check(fault: Fault) -> None:
             raise ValueError(
                 f"argument of {fault.verb} must be one of {', '.join(known)}, got {name!r}"
             )
+        if name in _FLAGS and fault.args[name] != 1:
+            raise ValueError(f"{name} of {fault.verb} must be 1, got {fault.args[name]!r}")
     if fault.verb in NEEDS:
         name, least, most = NEEDS[fault.verb]
         value = fault.args.get(name, inf)

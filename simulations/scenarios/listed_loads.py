@@ -17,6 +17,8 @@ LISTED = "listed"
 _LINE = re.compile(
     r"(?P<at>\d+(?:\.\d+)?) client-(?P<client>\d+) (?P<key>\S+)(?: cost=(?P<cost>\d+))?"
 )
+_NUMBERED = re.compile(r"k\d+")
+"""Key in a batch, which also has the keys with the next numbers."""
 
 
 def format_checks(arrivals: Iterable[Arrival]) -> str:
@@ -56,5 +58,9 @@ def listed_arrivals(load: Load, seconds: float, clients: int) -> Iterator[Arriva
             raise ValueError(
                 f"client of a listed load must be client-0 to client-{clients - 1}, "
                 f"got client-{each.client}"
+            )
+        if load.batch > 1 and not _NUMBERED.fullmatch(each.key):
+            raise ValueError(
+                f"key of a listed load with batch must be k and a number, got {each.key!r}"
             )
     return (each for each in found if each.at < seconds)

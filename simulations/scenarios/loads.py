@@ -268,7 +268,8 @@ def _shape(load: Load) -> _Shape:
             "load shape must not be 'log' here; pass the entries of the log to `replayed`"
         )
     if load.shape not in _SHAPES:
-        raise ValueError(f"load shape must be one of {', '.join(SHAPES)}, got {load.shape!r}")
+        known = ", ".join((*SHAPES, "listed", "log"))
+        raise ValueError(f"load shape must be one of {known}, got {load.shape!r}")
     return _SHAPES[load.shape]
 
 

@@ -33,8 +33,12 @@ def load_arrivals(load: Load, seconds: float, clients: int, random: Random) -> I
     unknown = sorted(load.args.keys() - {"file", "lines"})
     if unknown:
         raise ValueError(f"argument of load shape 'log' must be file or lines, got {unknown[0]!r}")
-    entries = _entries(str(load.args.get("file", "")), int(load.args.get("lines", _LINES)))
-    return replayed(entries, seconds, clients)
+    lines = load.args.get("lines", _LINES)
+    if not isinstance(lines, int) or lines < 1:
+        raise ValueError(
+            f"lines of load shape 'log' must be an integer of at least 1, got {lines!r}"
+        )
+    return replayed(_entries(str(load.args.get("file", "")), lines), seconds, clients)
 
 
 @lru_cache(1)

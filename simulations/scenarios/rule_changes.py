@@ -1,4 +1,4 @@
-"""Text form of changes to a scenario: parsing, validation and formatting.
+"""Text form of changes to a scenario: parsing and formatting.
 
 Settings are written as `nodes=5`, `loss=0.1` or `per_second=500`, faults as `cut@8-25 node=n1,n2`.
 """
@@ -11,16 +11,16 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
+from simulations.scenarios.bounds import BOUNDS, Bounds
 from simulations.scenarios.fault_arguments import check
 from simulations.scenarios.fault_injection import VERBS
 from simulations.scenarios.generate import DRAWN
-from simulations.scenarios.latency import PRESETS, delay_s
-from simulations.scenarios.scenario import Args, Fault, Scenario
+from simulations.scenarios.latency import PRESETS
+from simulations.scenarios.scenario import Args, Fault, Load, Network, Scenario
 
-__all__ = ["NAMES", "validated", "replay_command", "parse_fault", "apply_settings", "format_fault"]
+__all__ = ["NAMES", "replay_command", "parse_fault", "apply_settings", "format_fault"]
 
 _FAULT = re.compile(r"(?P<verb>\w+)@(?P<at>[\d.]+)(?:-(?P<until>[\d.]+))?")
-_MAXIMA = {"nodes": 5000, "datacenters": 30, "zones": 30, "least_parts": 100, "keys": 1_000_000}
 NAMES = (
     *("nodes", "datacenters", "zones", "seconds", "calm"),
     *("per_second", "keys", "cost"),
@@ -44,17 +44,17 @@ def apply_settings(scenario: Scenario, words: Iterable[str]) -> Scenario:
             )
         match name:
             case "nodes" | "datacenters" | "zones" | "least_parts":
-                count = _count(word, value, _MAXIMA[name])
+                count = _count(word, value, BOUNDS[Scenario][name])
                 scenario = replace(scenario, **{name: count})
             case "seconds" | "calm":
-                seconds = _number(word, value, 1.0, 86_400.0)
+                seconds = _number(word, value, BOUNDS[Scenario][name])
                 scenario = replace(scenario, **{name: seconds})
             case "latency":
                 if value not in PRESETS:
                     raise ConfigError(f"latency must be {_join_names(PRESETS)}, got --set {word!r}")
                 scenario = replace(scenario, network=replace(scenario.network, latency=value))
             case "loss" | "repeats" | "resets":
-                share = _number(word, value, 0.0, 0.9)
+                share = _number(word, value, BOUNDS[Network][name])
                 network = replace(scenario.network, **{name: share})
                 scenario = replace(scenario, network=network)
             case _:
@@ -64,11 +64,11 @@ def apply_settings(scenario: Scenario, words: Iterable[str]) -> Scenario:
 
 def _with_loads(scenario: Scenario, name: str, word: str, value: str) -> Scenario:
     if name == "per_second":
-        rate = _number(word, value, 0.0, 100_000.0)
+        rate = _number(word, value, BOUNDS[Load][name])
         return replace(
             scenario, loads=tuple(replace(load, per_second=rate) for load in scenario.loads)
         )
-    count = _count(word, value, _MAXIMA.get(name, 1_000_000))
+    count = _count(word, value, BOUNDS[Load][name])
     changed = tuple(replace(load, **{name: count}) for load in scenario.loads)
     return replace(scenario, loads=changed)
 
@@ -103,36 +103,6 @@ def format_fault(fault: Fault) -> str:
     until = "" if fault.until is None else f"-{_format_number(fault.until)}"
     args = "".join(f" {name}={value}" for name, value in fault.args.items())
     return f"{fault.verb}@{_format_number(fault.at)}{until}{args}"
-
-
-def validated(scenario: Scenario) -> Scenario:
-    """Return the scenario unchanged. Raises `ConfigError` if its parts contradict each other."""
-    if scenario.nodes < scenario.datacenters:
-        raise ConfigError(
-            f"nodes must be at least {scenario.datacenters}, one per data center, "
-            f"got {scenario.nodes}; add nodes or reduce --datacenters"
-        )
-    for fault in scenario.faults:
-        for name, letters, count in (
-            ("node", "n", scenario.nodes),
-            ("from", "n", scenario.nodes),
-            ("datacenter", "dc", scenario.datacenters),
-            ("zone", "z", scenario.zones),
-        ):
-            known = {f"{letters}{number + 1}" for number in range(count)}
-            asked = str(fault.args.get(name, "")).split(",") if name in fault.args else []
-            unknown = [each for each in asked if each not in known]
-            if unknown:
-                raise ConfigError(
-                    f"{name} of fault '{format_fault(fault)}' must be "
-                    f"{f'{letters}1 to {letters}{count}' if count > 1 else f'{letters}1'}, "
-                    f"got {unknown[0]}; add hosts, or change the faults with --fault"
-                )
-    try:
-        delay_s(scenario.network.latency, ("dc1", "z1"), (f"dc{scenario.datacenters}", "z1"))
-    except ValueError as error:
-        raise ConfigError(f"{scenario.datacenters} data centers: {error}") from None
-    return scenario
 
 
 def replay_command(scenario: Scenario, original: Scenario, seed: int) -> str:
@@ -173,19 +143,19 @@ def _parse_value(text: str) -> str | float | int:
     return text
 
 
-def _number(word: str, value: str, least: float, most: float) -> float:
+def _number(word: str, value: str, bounds: Bounds) -> float:
     try:
         number = float(value)
     except ValueError:
         number = float("nan")
-    if not least <= number <= most:
-        raise ConfigError(f"value must be a number from {least:g} to {most:g}, got --set {word!r}")
+    if not bounds.allow(number):
+        raise ConfigError(f"value must be {bounds}, got --set {word!r}")
     return number
 
 
-def _count(word: str, value: str, most: int) -> int:
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= most):
-        raise ConfigError(f"value must be an integer from 1 to {most}, got --set {word!r}")
+def _count(word: str, value: str, bounds: Bounds) -> int:
+    if not (value.isascii() and value.isdigit() and bounds.allow(int(value))):
+        raise ConfigError(f"value must be {bounds}, got --set {word!r}")
     return int(value)
 
 

@@ -121,7 +121,7 @@ class Scenario(Struct, frozen=True):
     """Complete description of a run: the cluster, its load and its faults."""
 
     name: str
-    about: str
+    about: str = ""
     """Purpose of the scenario, in one sentence."""
     level: Level = "node"
     nodes: int = 3

@@ -4,9 +4,10 @@ A file contains only the values that differ from their defaults. Fields of the s
 here.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import msgspec
 import yaml
@@ -15,13 +16,29 @@ from msgspec.structs import fields
 
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.problems import Problem
-from ringfence.rules.loading.yaml_composer import InvalidYaml, parse_plain
-from simulations.scenarios.scenario import Scenario
+from ringfence.rules.loading.values import Item, Listing, Scalar, Table
+from ringfence.rules.loading.yaml_composer import InvalidYaml, compose, parse_plain
+from simulations.scenarios.bounds import SEED
+from simulations.scenarios.scenario import Level, Scenario
+from simulations.text_files import read_text
+from simulations.world.validation import InvalidScenario, Place, validated
 
 __all__ = ["Case", "format_case", "parse_case", "read_case", "write_case"]
 
 _INTRODUCTION = "# A run of Ringfence's simulator. Repeat it with: ringfence simulate case FILE\n"
 _REMEDY = "correct it, or write a new case file with the option --save"
+_STEP = re.compile(r"\.?([a-z_]+)|\[(\d+)\]")
+"""Part of a path in an error of msgspec, such as `$.scenario.loads[0].keys`."""
+_TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "null": "empty",
+}
+"""Types in errors of msgspec, as words of YAML."""
 
 
 class Case(Struct, frozen=True):
@@ -61,24 +78,71 @@ def parse_case(text: str, name: str = "case file") -> Case:
     except InvalidYaml as error:
         raise ConfigError(str(Problem(name, error.line, "", error.what, error.fix))) from error
     try:
+        return _checked(found)
+    except InvalidScenario as error:
+        line = 0 if found is None else _line(compose(text), error.place)
+        problem = Problem(name, line, "", error.what, error.fix)
+        raise ConfigError(str(problem)) from error
+
+
+def _checked(found: object) -> Case:
+    """Convert plain values to a case. Raises `InvalidScenario` for the first wrong value."""
+    try:
         case = msgspec.convert(found, Case)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: case file must be valid: {error}; {_REMEDY}") from error
-    unknown = _unknown(found, msgspec.to_builtins(case), "")
-    if unknown is not None:
-        raise ConfigError(
-            f"{name}: case file must contain only fields of a scenario, got {unknown}; {_REMEDY}"
-        )
+        raise _invalid_type(str(error)) from error
+    _check_names(found, msgspec.to_builtins(case), ())
+    if not SEED.allow(case.seed):
+        raise InvalidScenario(("seed",), f"seed must be {SEED}, got {case.seed}")
+    try:
+        validated(case.scenario)
+    except InvalidScenario as error:
+        place = "scenario", *error.place
+        raise InvalidScenario(place, error.what, error.fix) from error
     return case
+
+
+def _invalid_type(message: str) -> InvalidScenario:
+    """Return the error for a value of the wrong type, from the message of msgspec."""
+    what, _, path = message.partition(" - at `$")
+    place = tuple(name or int(number) for name, number in _STEP.findall(path))
+    where = ".".join(map(str, place)) or "case file"
+    if missing := re.fullmatch("Object missing required field `(.*)`", what):
+        return InvalidScenario(place, f"{where} must contain {missing[1]}", _REMEDY)
+    if wrong := re.fullmatch("Expected `(.*)`, got `(.*)`", what):
+        expected, got = (
+            " or ".join(_TYPES.get(each, each) for each in names.split(" | "))
+            for names in wrong.groups()
+        )
+        return InvalidScenario(place, f"{where} must be {expected}, got {got}", _REMEDY)
+    if wrong := re.fullmatch("Invalid enum value (.*)", what):
+        levels = " or ".join(get_args(Level))
+        return InvalidScenario(place, f"{where} must be {levels}, got {wrong[1]}", _REMEDY)
+    return InvalidScenario(place, f"{where} must be valid: {what}", _REMEDY)
+
+
+def _line(item: Item, place: Place) -> int:
+    """Return the line of the value at a place, or of the last part of the place that exists."""
+    line = item.line
+    for step in place:
+        if isinstance(item, Table):
+            found = [pair for pair in item.pairs if _is_named(pair[0], step)]
+            if not found:
+                return line
+            line, item = found[-1][0].line, found[-1][1]
+        elif isinstance(item, Listing) and isinstance(step, int):
+            item = item.items[step]
+            line = item.line
+    return line
+
+
+def _is_named(key: Item, step: str | int) -> bool:
+    return isinstance(key, Scalar) and key.text == step
 
 
 def read_case(path: Path) -> Case:
     """Read a case file. Raises `ConfigError` if the file cannot be read or is invalid."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the case file {path}: {error}") from error
-    return parse_case(text, str(path))
+    return parse_case(read_text(path, "case file"), str(path))
 
 
 def write_case(case: Case, path: Path) -> None:
@@ -108,20 +172,17 @@ def _plain(value: object) -> object:
     return found
 
 
-def _unknown(given: object, parsed: object, path: str) -> str | None:
-    """Return the path of a name in the file that is not a field; None if there is none."""
+def _check_names(given: object, parsed: object, place: Place) -> None:
+    """Raise `InvalidScenario` for a name in the file that is not a field."""
     if isinstance(given, dict) and isinstance(parsed, dict):
-        pairs = [(str(name), each, parsed.get(name, NODEFAULT)) for name, each in given.items()]
+        for name, each in given.items():
+            if name not in parsed:
+                where = ".".join(map(str, place)) or "case file"
+                known = ", ".join(map(str, parsed))
+                what = f"field of {where} must be one of {known}, got {name!r}"
+                raise InvalidScenario((*place, str(name)), what, _REMEDY)
+            _check_names(each, parsed[name], (*place, name))
     elif isinstance(given, list) and isinstance(parsed, list | tuple):
-        known = cast("list[object]", [*parsed])
-        pairs = [(str(at), *both) for at, both in enumerate(zip(given, known, strict=True))]
-    else:
-        return None
-    for name, each, other in pairs:
-        place = f"{path}.{name}".removeprefix(".")
-        if other is NODEFAULT:
-            return place
-        found = _unknown(each, other, place)
-        if found is not None:
-            return found
-    return None
+        known_items = cast("list[object]", [*parsed])
+        for at, (each, other) in enumerate(zip(given, known_items, strict=True)):
+            _check_names(each, other, (*place, at))

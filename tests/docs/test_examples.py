@@ -12,6 +12,7 @@ import pytest
 from node.config.settings import load_settings
 from ringfence.rules import parse_limit
 from ringfence.rules.loading.yaml_files import load_path, load_text
+from simulations.searching.case_files import parse_case
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -104,6 +105,11 @@ def test_rule_files_load_without_a_warning(block: Block) -> None:
     assert list(loaded.warnings) == []
 
 
+@pytest.mark.parametrize("block", every("yaml case"), ids=lambda block: block.name)
+def test_shown_case_files_of_the_simulator_are_valid(block: Block) -> None:
+    assert parse_case(block.body, block.name).scenario.loads
+
+
 def test_the_example_rules_load_without_a_warning() -> None:
     loaded = load_path(ROOT / "examples" / "rules")
 
@@ -128,7 +134,7 @@ def test_shown_limits_can_be_parsed(page: str, text: str) -> None:
 
 
 def test_every_python_and_yaml_block_states_how_it_is_tested() -> None:
-    known = {"python", "python no-run", "yaml rules"}
+    known = {"python", "python no-run", "yaml rules", "yaml case"}
 
     unmarked = [
         block.name

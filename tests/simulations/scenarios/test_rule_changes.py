@@ -20,9 +20,9 @@ from simulations.scenarios.rule_changes import (
     format_fault,
     parse_fault,
     replay_command,
-    validated,
 )
 from simulations.scenarios.scenario import Args, Fault, Scenario
+from simulations.world.validation import validated
 
 STEADY = SCENARIOS["steady"]
 CRASH = SCENARIOS["node-crash"]
@@ -77,6 +77,9 @@ def test_generated_faults_have_a_text_form(seed: int, level: str) -> None:
         ("loss@3-9 share=2", "loss must have share=NUMBER, from 0 to 1"),
         ("loss@3-9 share=nan", "loss must have share=NUMBER, from 0 to 1"),
         ("slow@3-9 extra_ms=long", "slow must have extra_ms=NUMBER"),
+        ("crash@3-9 moves=2", "moves of crash must be 1, got 2"),
+        ("cut@3-9 one_way=0", "one_way of cut must be 1, got 0"),
+        (f"crash@{'9' * 400}", "begin of a fault must be seconds of at least 0, got inf"),
     ],
 )
 def test_an_invalid_fault_is_rejected_with_a_fix(text: str, said: str) -> None:
@@ -118,30 +121,6 @@ def test_a_setting_of_the_load_holds_for_every_load() -> None:
     assert len(changed.loads) > 1
     assert {(load.per_second, load.keys, load.cost) for load in changed.loads} == {(7, 3, 2)}
     assert [load.rule for load in changed.loads] == [load.rule for load in STEADY.loads]
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("crash@1 node=n9", "must be n1 to n5, got n9"),
-        ("cut@1-2 node=n1 from=n9", "must be n1 to n5, got n9"),
-        ("crash@1 datacenter=dc2", "must be dc1, got dc2"),
-        ("crash@1 zone=z2", "must be z1, got z2"),
-    ],
-)
-def test_a_fault_of_an_unknown_host_is_rejected(fault: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        validated(replace(CRASH, faults=(parse_fault(fault),)))
-
-
-def test_every_data_center_needs_a_node_and_a_known_region() -> None:
-    with pytest.raises(ConfigError, match="nodes must be at least 3, one per data center, got 2"):
-        validated(replace(STEADY, nodes=2, datacenters=3))
-    with pytest.raises(
-        ConfigError,
-        match=r"6 data centers: data center of preset 'regions' must be one of .*, got 'dc6'",
-    ):
-        validated(apply_settings(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,0 +1,175 @@
+"""Validation of a whole scenario, before a run of it: numbers, hosts, faults, rules and loads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from ringfence.errors import ConfigError
+from ringfence.limiter import Algorithm
+from ringfence.rules import Descriptor, RuleSet, parse_limit
+from ringfence.rules.loading.problems import RuleFileError
+from ringfence.rules.loading.yaml_files import load_text
+from simulations.scenarios.bounds import BOUNDS
+from simulations.scenarios.fault_arguments import check
+from simulations.scenarios.latency import delay_s
+from simulations.scenarios.log_loads import load_arrivals
+from simulations.scenarios.rule_changes import format_fault
+from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.scenarios.seeds import stream
+from simulations.world.named_rules import DOMAIN
+from simulations.world.run import CLIENTS_PER_DATACENTER
+
+__all__ = ["InvalidScenario", "Place", "validated"]
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Names of fields and numbers of list items, from the scenario to a value."""
+
+_UNNUMBERED = ("attack", "log")
+"""Shapes of load with keys that have no number, so a batch cannot have the keys after one."""
+
+
+class InvalidScenario(ConfigError):
+    """Error for a scenario that cannot run. The message has the wrong field and the remedy."""
+
+    def __init__(self, place: Place, what: str, fix: str = "correct it") -> None:
+        super().__init__(f"{what}; {fix}")
+        self.place = place
+        """Place of the wrong value in the scenario."""
+        self.what = what
+        self.fix = fix
+
+
+def validated(scenario: Scenario) -> Scenario:
+    """Return the scenario unchanged. Raises `InvalidScenario` for the first part that is wrong."""
+    _check_numbers(scenario, ())
+    _check_numbers(scenario.network, ("network",))
+    _check_hosts(scenario)
+    for number, fault in enumerate(scenario.faults):
+        _check_fault(scenario, fault, ("faults", number))
+    rules = _rules_of(scenario)
+    for number, load in enumerate(scenario.loads):
+        _check_load(scenario, rules, load, ("loads", number))
+    for number, holds in enumerate(scenario.holds):
+        _check_numbers(holds, ("holds", number))
+        _check_rule(rules, holds.rule, ("holds", number, "rule"), is_for_slots=True)
+    return scenario
+
+
+@contextmanager
+def _placed(place: Place) -> Iterator[None]:
+    """Add the place to the errors of other modules."""
+    try:
+        yield
+    except ConfigError as error:
+        what, _, fix = str(error).rpartition("; ")
+        raise InvalidScenario(place, f"{_named(place)}: {what}", fix) from error
+    except ValueError as error:
+        raise InvalidScenario(place, f"{_named(place)}: {error}") from error
+
+
+def _named(place: Place) -> str:
+    return ".".join(map(str, place))
+
+
+def _check_numbers(value: Struct, place: Place) -> None:
+    for name, bounds in BOUNDS[type(value)].items():
+        number = getattr(value, name)
+        if not bounds.allow(number):
+            where = _named((*place, name))
+            raise InvalidScenario((*place, name), f"{where} must be {bounds}, got {number}")
+
+
+def _check_hosts(scenario: Scenario) -> None:
+    if scenario.nodes < scenario.datacenters:
+        raise InvalidScenario(
+            ("nodes",),
+            f"nodes must be at least {scenario.datacenters}, one per data center, "
+            f"got {scenario.nodes}",
+            "add nodes or reduce datacenters",
+        )
+    try:
+        delay_s(scenario.network.latency, ("dc1", "z1"), (f"dc{scenario.datacenters}", "z1"))
+    except ValueError as error:
+        what = f"{scenario.datacenters} data centers: {error}"
+        raise InvalidScenario(("network", "latency"), what) from None
+
+
+def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
+    with _placed(place):
+        check(fault)
+    for name, letters, count in (
+        ("node", "n", scenario.nodes),
+        ("from", "n", scenario.nodes),
+        ("datacenter", "dc", scenario.datacenters),
+        ("zone", "z", scenario.zones),
+    ):
+        known = {f"{letters}{number + 1}" for number in range(count)}
+        asked = str(fault.args.get(name, "")).split(",") if name in fault.args else []
+        unknown = [each for each in asked if each not in known]
+        if unknown:
+            raise InvalidScenario(
+                (*place, "args", name),
+                f"{name} of fault '{format_fault(fault)}' must be "
+                f"{f'{letters}1 to {letters}{count}' if count > 1 else f'{letters}1'}, "
+                f"got {unknown[0]}",
+                "add hosts, or change the fault",
+            )
+
+
+def _rules_of(scenario: Scenario) -> RuleSet:
+    try:
+        return load_text(scenario.rules).rules
+    except RuleFileError as error:
+        first = error.problems[0]
+        what = f"line {first.line} of rules: {first.place}: {first.what}"
+        raise InvalidScenario(("rules",), what, first.fix) from error
+
+
+def _check_load(scenario: Scenario, rules: RuleSet, load: Load, place: Place) -> None:
+    _check_numbers(load, place)
+    costs = BOUNDS[Load]["cost"]
+    for at, cost in enumerate(load.costs):
+        if not costs.allow(cost):
+            where = *place, "costs", at
+            raise InvalidScenario(where, f"{_named(where)} must be {costs}, got {cost}")
+    for text in load.limits.values():
+        with _placed(place):
+            parse_limit(text)
+    for name in load.names:
+        if name not in load.limits:
+            _check_rule(rules, name, (*place, "rule" if name == load.rule else "also"))
+    without_batch = f"shape {load.shape}" if load.shape in _UNNUMBERED else "limit"
+    if load.batch > 1 and (load.shape in _UNNUMBERED or load.limit):
+        where = *place, "batch"
+        what = f"{_named(where)} must be 1 with {without_batch}, got {load.batch}"
+        raise InvalidScenario(where, what)
+    if load.also and load.limit and not load.overrides:
+        where = *place, "also"
+        what = f"{_named(where)} must be empty with an ad-hoc limit, got {load.also!r}"
+        raise InvalidScenario(where, what, "remove it, or set overrides")
+    clients = scenario.datacenters * CLIENTS_PER_DATACENTER
+    with _placed(place):
+        load_arrivals(load, scenario.seconds, clients, stream(0, "validation"))
+
+
+def _check_rule(rules: RuleSet, name: str, place: Place, *, is_for_slots: bool = False) -> None:
+    """Reject the key of a load without a limit in the file, or with the wrong kind of limit."""
+    limits = {
+        key: match.rule.limit
+        for key in dict.fromkeys(rule.path[-1][0] for rule in rules.rules())
+        if (match := rules.match(DOMAIN, [Descriptor(((key, "k0"),))])[0]) is not None
+    }
+    fitting = [
+        key
+        for key, limit in limits.items()
+        if limit is not None and (limit.algorithm is Algorithm.CONCURRENCY) == is_for_slots
+    ]
+    if name not in fitting:
+        kind = "concurrency limit" if is_for_slots else "limit other than concurrency"
+        raise InvalidScenario(
+            place,
+            f"{_named(place)} must be a key with a {kind} in the rules of domain {DOMAIN}, which "
+            f"are {', '.join(fitting) or 'none'}; got {name!r}",
+        )
