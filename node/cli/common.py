@@ -4,12 +4,13 @@ import difflib
 import errno
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ringfence.client.decision import Decision
 
 __all__ = [
+    "NumberRange",
     "VerbGroup",
     "as_json",
     "cluster_option",
@@ -49,6 +51,19 @@ cluster_option = click.option(
     "host can read arguments.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for a machine.")
+
+
+class NumberRange(click.FloatRange):
+    """Range of numbers for an option. It rejects `nan`, which no comparison excludes."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number. Raises `BadParameter` outside the range."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail("must be a number, got nan", param, ctx)
+        return number
 
 
 class VerbGroup(click.Group):

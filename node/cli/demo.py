@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from node.cli.common import as_json, console, json_option, log_to_stderr
+from node.cli.common import NumberRange, as_json, console, json_option, log_to_stderr
 from node.cli.replay import throttled_rows, throttled_table
 from node.demo.cluster import NAMES
 from node.demo.shares import CLIENT, Share, total_of
@@ -38,7 +38,7 @@ README.md goes on from there: three nodes by hand, FastAPI, Flask and Django, ng
     "--speed",
     default=12_000.0,
     show_default=True,
-    type=click.FloatRange(100, 1_000_000),
+    type=NumberRange(100, 1_000_000),
     help="How many times as fast as the log's own pace; it spans three and a half days.",
 )
 @json_option

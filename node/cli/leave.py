@@ -4,7 +4,7 @@ import click
 import trio
 from msgspec import Struct
 
-from node.cli.common import as_json, cluster_option, json_option, need_cluster
+from node.cli.common import NumberRange, as_json, cluster_option, json_option, need_cluster
 from node.cli.members import GONE
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
@@ -34,7 +34,7 @@ class _Outcome(Struct, frozen=True):
     "--timeout",
     default=15.0,
     show_default=True,
-    type=click.FloatRange(0, 600, min_open=True),
+    type=NumberRange(0, 600, min_open=True),
     help="Seconds to wait until the others have seen it leave.",
 )
 @json_option

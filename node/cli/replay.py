@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from node.cli.common import (
+    NumberRange,
     as_json,
     cluster_option,
     console,
@@ -71,7 +72,7 @@ _SQUEEZED = 1.5
 )
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     help="Speed relative to the log's time-stamps; without pauses when absent.",
 )
 @click.option(

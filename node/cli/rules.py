@@ -1,6 +1,5 @@
 """`ringfence rules check`: validate rule files and show their rules."""
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import click
 from msgspec import to_builtins
 from rich.text import Text
 
-from node.cli.common import VerbGroup, as_json, console, json_option, printable
+from node.cli.common import NumberRange, VerbGroup, as_json, console, json_option, printable
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.peering.engine_choice import chosen_engine
@@ -47,13 +46,13 @@ def rules() -> None:
 )
 @click.option(
     "--rtt",
-    type=click.FloatRange(0, 10_000),
+    type=NumberRange(0, 10_000),
     metavar="MS",
     help="With --datacenters: the round trip between two of them.",
 )
 @click.option(
     "--demand",
-    type=click.FloatRange(0, 1_000_000),
+    type=NumberRange(0, 1_000_000),
     metavar="X",
     help="With --datacenters: demand of all callers, in multiples of the limit.  [default: 2]",
 )
@@ -102,8 +101,6 @@ def check(
 def _datacenters(count: int | None, rtt: float | None, demand: float | None) -> Datacenters | None:
     """Return the options about data centers; None when none was given."""
     for name, number in (("--rtt", rtt), ("--demand", demand)):
-        if number is not None and math.isnan(number):
-            raise ConfigError(f"{name} must be a number such as 80, got nan")
         if number is not None and count is None:
             raise ConfigError(f"{name} must be used with --datacenters; add --datacenters N")
     if count is None:

@@ -5,7 +5,7 @@ bugs.
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from node.cli.common import as_json, console, json_option
+from node.cli.common import NumberRange, as_json, console, json_option
 from ringfence.errors import ConfigError
 from simulations.cli.drawn_mutants import DEFAULT_MAP, Choice, draw, measure, record
 from simulations.mutants import MUTANTS
@@ -75,7 +75,7 @@ __all__ = ["mutants"]
 )
 @click.option(
     "--at-least",
-    type=click.FloatRange(0.0, 1.0),
+    type=NumberRange(0.0, 1.0),
     help="Smallest share of the drawn mutants that must be detected; default: no condition.",
 )
 @json_option

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from node.cli.common import (
+    NumberRange,
     as_json,
     console,
     json_option,
@@ -49,14 +50,14 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     "--rtt",
     default=80.0,
     show_default=True,
-    type=click.FloatRange(0, 60_000),
+    type=NumberRange(0, 60_000),
     help="Round trip between two data centers, in ms.",
 )
 @click.option(
     "--interval",
     default=200.0,
     show_default=True,
-    type=click.FloatRange(1, 60_000),
+    type=NumberRange(1, 60_000),
     help="Interval between messages with counts, in ms.",
 )
 @click.option("--exact", is_flag=True, help="Let one engine decide, without eventual consistency.")

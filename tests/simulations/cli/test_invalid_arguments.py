@@ -46,6 +46,9 @@ from tests.simulations.cli.scenarios import AT_CORE
         (["mutants", "--record", "tests/none"], "got 'tests/none'"),
         (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
         (["what-if", "--rules", "none.yaml"], "--log"),
+        (["what-if", "--rules", "x", "--log", "y", "--rtt", "nan"], "'--rtt': must be a number"),
+        (["what-if", "--rules", "x", "--log", "y", "--interval", "nan"], "'--interval': must be"),
+        (["mutants", "--at-least", "nan"], "'--at-least': must be a number, got nan"),
         (
             ["what-if", "--rules", "x", "--log", "y", "--report", "no/where.html"],
             "folder no must exist",
