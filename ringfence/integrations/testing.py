@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from math import inf
+from numbers import Real
 from pathlib import Path
 from unittest import mock
 
@@ -46,9 +48,18 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the fake clock forward by some seconds."""
-        if seconds < 0:
-            raise ValueError(f"the clock cannot go back by {-seconds} s")
+        """Move the fake clock forward by some seconds.
+
+        Raises `TypeError` if `seconds` is no number, `ValueError` if it is negative or infinite.
+        """
+        if not isinstance(seconds, Real):
+            raise TypeError(
+                f"seconds must be a number, got {seconds!r}; use the total_seconds() of a timedelta"
+            )
+        if not 0 <= seconds < inf:
+            raise ValueError(
+                f"seconds must be a number of at least 0, got {seconds}; the clock cannot go back"
+            )
         self._now += round(seconds * 1e9)
 
 
@@ -76,6 +87,8 @@ class _FakeAcquireLoop(AcquireLoop):
 class FakeCluster:
     """Counters in this process in place of a cluster; `rules` are given as for
     `ringfence.local`."""
+
+    __slots__ = ("_counting", "_lock", "clock", "is_off", "limiter", "rules")
 
     def __init__(self, rules: RuleSet | Mapping[str, object] | str | Path) -> None:
         self.rules = rules_of(rules) if rules else RuleSet()

@@ -1,7 +1,9 @@
+import math
 import subprocess
 import sys
 import time
 import tomllib
+from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -228,9 +230,20 @@ def test_the_storage_of_limits_uses_the_fake_cluster(cluster):
     storage.close()
 
 
-def test_the_fake_clock_does_not_go_back(cluster):
-    with pytest.raises(ValueError, match="cannot go back by 1 s"):
-        cluster.advance(-1)
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])
+def test_the_fake_clock_moves_only_by_a_finite_number_of_seconds(cluster, seconds):
+    with pytest.raises(ValueError, match=f"must be a number of at least 0, got {seconds}"):
+        cluster.advance(seconds)
+
+
+def test_the_fake_clock_names_the_seconds_of_a_timedelta(cluster):
+    with pytest.raises(TypeError, match=r"got datetime\.timedelta.*; use the total_seconds\(\)"):
+        cluster.advance(timedelta(minutes=1))
+
+
+def test_a_misspelt_attribute_of_the_cluster_is_an_error(cluster):
+    with pytest.raises(AttributeError, match="is_of"):
+        cluster.is_of = True
 
 
 def test_connections_after_the_test_do_not_use_the_fake():
