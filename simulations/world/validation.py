@@ -106,8 +106,9 @@ def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
         ("zone", "z", scenario.zones),
     ):
         known = {f"{letters}{number + 1}" for number in range(count)}
-        asked = str(fault.args.get(name, "")).split(",") if name in fault.args else []
-        unknown = [each for each in asked if each not in known]
+        asked = str(fault.args.get(name, f"{letters}1"))
+        separate = asked.split(",") if letters == "n" else [asked]
+        unknown = [each for each in separate if each not in known]
         if unknown:
             raise InvalidScenario(
                 (*place, "args", name),

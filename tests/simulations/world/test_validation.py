@@ -124,6 +124,7 @@ def test_generated_scenarios_are_valid(level: str) -> None:
         ("cut@1-2 node=n1 from=n9", "must be n1 to n5, got n9"),
         ("crash@1 datacenter=dc2", "must be dc1, got dc2"),
         ("crash@1 zone=z2", "must be z1, got z2"),
+        ("crash@1 zone=z1,z1", "must be z1, got z1,z1"),
     ],
 )
 def test_a_fault_of_an_unknown_host_is_rejected(fault: str, said: str) -> None:
