@@ -265,6 +265,7 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
                 "errors": tally.errors,
                 "no_rule": tally.no_rule,
                 "late": tally.late,
+                "evicted": tally.evicted,
                 "rules": _rule_rows(tally),
                 "most_throttled": throttled_rows(tally),
             }
@@ -283,6 +284,12 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
             f"{tally.late} lines stand after much later ones, by up to "
             f"{timedelta(seconds=tally.most_late_ns // NS_PER_SECOND)}; they were counted at the "
             "time of the latest line before them: sort the log by time first",
+            style="yellow",
+        )
+    if tally.evicted:
+        screen.print(
+            f"{tally.evicted} counters in use were evicted, so too few checks were denied: use a "
+            "larger --max-keys",
             style="yellow",
         )
     if tally.clients_dropped:

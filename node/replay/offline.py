@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
+from msgspec import structs
+
 from node.replay.logs import Entry
 from node.replay.tally import Shape, Tally, Values
 from ringfence.client.requests.request_rows import RequestRows
@@ -24,6 +26,8 @@ _AT_ONCE = 4096
 """Lines that are decided together."""
 _KEPT_PLANS = 65_536
 """Number of cached plans; logs repeat their clients and paths."""
+_SECRET = b"ringfence replay"
+"""Key of the hashes that identify counters. It is fixed, so that runs with one log are equal."""
 _OVER = frozenset({Code.DENIED.value, Code.NEVER.value})
 
 
@@ -47,7 +51,7 @@ def replay_offline(
         for start in range(0, len(batch), _AT_ONCE):
             run.take(batch[start : start + _AT_ONCE])
         on_progress(run.tally.checks)
-    return run.tally
+    return run.result()
 
 
 class _Plan:
@@ -90,11 +94,15 @@ class _Run:
         self.tally = Tally.of(rules, shape.domain)
         self._clock = clock
         self._now = 0
-        self._engine: Engine = new_engine(max_keys=max_keys)
+        self._engine: Engine = new_engine(max_keys=max_keys, secret=_SECRET)
         self._engine.set_rules(engine_rules(rules.rules()))
         self._fields_of = shape.reader()
         self._plans = _Plans(rules, shape)
         self._has_quota = any([rule.quota for rule in rules.rules()])
+
+    def result(self) -> Tally:
+        """Return the counts of all lines so far."""
+        return structs.replace(self.tally, evicted=self._engine.evicted)
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Decide a batch of lines of an access log."""

@@ -6,6 +6,7 @@ counts it as late.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from operator import itemgetter
 
 from node.replay.logs import Entry
@@ -20,15 +21,12 @@ _time_of = itemgetter(Entry._fields.index("time_ns"))
 def in_order(batches: Iterable[list[Entry]], held: int = _HELD) -> Iterator[list[Entry]]:
     """Sort entries by time within a buffer of `held` lines; equal times keep their order.
 
-    It stores at most twice `held` entries and a batch.
+    It stores at most twice `held` entries and a batch. The result does not depend on the sizes of
+    the batches.
     """
-    waiting: list[Entry] = []
-    for batch in batches:
-        waiting += batch
-        if len(waiting) >= 2 * held:
-            waiting.sort(key=_time_of)
-            ready = len(waiting) - held
-            yield waiting[:ready]
-            del waiting[:ready]
-    waiting.sort(key=_time_of)
+    entries = chain.from_iterable(batches)
+    waiting = sorted(islice(entries, 2 * held), key=_time_of)
+    while len(waiting) == 2 * held:
+        yield waiting[:held]
+        waiting = sorted(chain(waiting[held:], islice(entries, held)), key=_time_of)
     yield waiting

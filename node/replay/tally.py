@@ -132,6 +132,8 @@ class Tally(Struct):
     """Lines that were too late to be counted at their own time."""
     most_late_ns: int = 0
     """Largest delay of such a line."""
+    evicted: int = 0
+    """Counters that an offline replay evicted while in use; without them it denies too little."""
     rules: dict[int, RuleTally] = field(default_factory=dict)
     """Matched rules with a limit, by id."""
     denied_by_client: Counter[str] = field(default_factory=Counter)

@@ -33,6 +33,7 @@ def test_a_cluster_decides_by_its_own_rules_by_default(
         "errors": 0,
         "no_rule": 0,
         "late": 0,
+        "evicted": 0,
         "rules": [{"rule": "log > client", "checks": 40, "denied": 30, "shadow": False}],
         "most_throttled": [
             {"client": str(log.parent), "denied": 30, "checked": 40, "rule": "log > client"}

@@ -260,6 +260,7 @@ def test_the_last_line_of_json_has_every_count(run: Run, rules: Path) -> None:
         "errors": 0,
         "no_rule": 0,
         "late": 0,
+        "evicted": 0,
         "rules": [{"rule": "log > client", "checks": 10_000, "denied": denied, "shadow": False}],
         "most_throttled": result.last["most_throttled"],
     }
@@ -305,6 +306,17 @@ def test_options_of_a_local_replay_have_bounds(
 
     assert [status(value) for value in wrong] == [2] * len(wrong)
     assert [status(value) for value in right] == [0] * len(right)
+
+
+def test_evicted_counters_are_reported_and_are_the_same_in_each_run(run: Run, rules: Path) -> None:
+    trace = TRACES / "epa-1995-08-30.tsv.gz"
+    arguments = ("replay", trace, "--rules", rules, "--local", "--max-keys", "10")
+
+    first, second = run(*arguments, "--json").last, run(*arguments, "--json").last
+
+    assert first == second
+    assert first["evicted"] > 0
+    assert f"{first['evicted']} counters in use were evicted" in run(*arguments).out
 
 
 def test_malformed_lines_are_counted_and_the_first_ones_are_printed(
