@@ -35,6 +35,8 @@ MAX_HEAD = 100
 _STDIN = 0
 _GZIP_MAGIC = b"\x1f\x8b"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_END = int(datetime(2116, 1, 1, tzinfo=UTC).timestamp())
+"""End of the times in seconds; the nanoseconds of a counter reach their end soon after it."""
 _MAX_PIECES = 16_384
 """Bound of each cache of line parts; a full cache is cleared."""
 _LONGEST_PIECE = 256
@@ -325,6 +327,8 @@ class _TabbedFormat:
         if match is None:
             return "expected seconds, client, method, path and status, separated by tabs"
         seconds, fraction, client, method, path, status = match.groups()
+        if int(seconds) >= _END:
+            return _no_time(seconds)
         time_ns = int(seconds) * NS_PER_SECOND
         if fraction:
             time_ns += int(fraction[:9].ljust(9, "0"))
@@ -398,7 +402,7 @@ class _AccessFormat:
             return 'expected client, identity, user, [time], "request" and status'
         time_ns = self._time_of(line[match.start("minute") : match.start("request") - 1])
         if time_ns is None:
-            return f"there is no time {match['minute']}:{match['second']} {match['zone']}"
+            return _no_time(f"{match['minute']}:{match['second']} {match['zone']}")
         method, path = _method_and_path(match["request"])
         return Entry(time_ns, _client_of(match["names"]), method, path, match["status"])
 
@@ -413,6 +417,11 @@ class _AccessFormat:
             return None
 
 
+def _no_time(text: str) -> str:
+    """Return the problem of a line with an impossible time, or one outside the readable years."""
+    return f"time must be a valid time from 1970 to 2115, got {text}"
+
+
 def _start_of_minute(text: str) -> int | None:
     """Convert `17/May/2015:10:05+0200` to seconds since the epoch; None for an impossible time."""
     day, month, year = text[:2], text[3:6].capitalize(), text[7:11]
@@ -425,7 +434,7 @@ def _start_of_minute(text: str) -> int | None:
         return None
     offset = int(zone[1:3]) * 3600 + int(zone[3:]) * 60
     start = int(local.timestamp()) - (offset if zone[0] == "+" else -offset)
-    return None if start < 0 else start
+    return start if 0 <= start < _END else None
 
 
 def _client_of(names: str) -> str:

@@ -29,6 +29,7 @@ NS = 1_000_000_000
 COMMON = b'203.0.113.7 - - [17/May/2015:10:05:03 +0000] "GET /a?b=c HTTP/1.1" 200 12'
 COMBINED = COMMON + b' "http://example.org/?q=1" "A browser (x; y)"'
 TABBED = b"1431857103\t203.0.113.7\tGET\t/a?b=c\t200"
+END = int(datetime(2116, 1, 1, tzinfo=UTC).timestamp())
 PARSED = Entry(1431857103 * NS, "203.0.113.7", "GET", "/a", "200")
 
 
@@ -261,13 +262,18 @@ def test_malformed_lines_are_counted_and_the_first_ones_are_reported() -> None:
     assert log.problems[0].line == 2
 
 
+NO_TIME = "time must be a valid time from 1970 to 2115, got "
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (COMMON.replace(b"17/May", b"31/Feb"), "there is no time 31/Feb/2015:10:05:03 +0000"),
-        (COMMON.replace(b"17/May", b"17/Mai"), "there is no time 17/Mai/2015:10:05:03 +0000"),
-        (COMMON.replace(b"10:05:03", b"24:05:03"), "there is no time 17/May/2015:24:05:03 +0000"),
-        (COMMON.replace(b"2015", b"1815"), "there is no time 17/May/1815:10:05:03 +0000"),
+        (COMMON.replace(b"17/May", b"31/Feb"), NO_TIME + "31/Feb/2015:10:05:03 +0000"),
+        (COMMON.replace(b"17/May", b"17/Mai"), NO_TIME + "17/Mai/2015:10:05:03 +0000"),
+        (COMMON.replace(b"10:05:03", b"24:05:03"), NO_TIME + "17/May/2015:24:05:03 +0000"),
+        (COMMON.replace(b"2015", b"1815"), NO_TIME + "17/May/1815:10:05:03 +0000"),
+        (COMMON.replace(b"2015", b"2116"), NO_TIME + "17/May/2116:10:05:03 +0000"),
+        (COMMON.replace(b"2015", b"9999"), NO_TIME + "17/May/9999:10:05:03 +0000"),
         (b"", 'expected client, identity, user, [time], "request" and status'),
         (TABBED, 'expected client, identity, user, [time], "request" and status'),
         (b"x" * (3 * MAX_LINE), f"longer than {MAX_LINE} bytes"),
@@ -305,6 +311,21 @@ def test_a_trace_line_with_too_few_columns_is_malformed() -> None:
 
     assert len(list(log)) == 2
     assert [problem.line for problem in log.problems] == [2, 3]
+
+
+def test_a_line_after_the_year_2115_is_malformed() -> None:
+    trace = read_lines(*[b"%d.5\tc\tGET\t/\t200" % second for second in (END - 1, END, END + 9)])
+    log = read_lines(
+        *[
+            COMMON.replace(b"17/May/2015:10:05:03", time)
+            for time in (b"31/Dec/2115:23:59:59", b"01/Jan/2116:00:00:00")
+        ]
+    )
+
+    assert [entry.time_ns for entry in trace] == [END * NS - NS // 2]
+    assert [entry.time_ns for entry in log] == [(END - 1) * NS]
+    assert trace.problems[0] == Problem(2, f"{NO_TIME}{END}")
+    assert (trace.malformed, log.malformed) == (2, 1)
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))

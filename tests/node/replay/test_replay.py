@@ -11,11 +11,13 @@ from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
+from ringfence.limiter import Algorithm
 from ringfence.rules.loading.yaml_files import load_text
 from tests.node.replay.replay_command import Run, rules_of
 
 TRACES = Path(__file__).parents[2] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
+ALGORITHMS = [algorithm.value for algorithm in Algorithm]
 CLIENT = Shape.parse(["client"])
 COUNTED_TRACES = [
     ("semicomplete-2015-05", limit, algorithm)
@@ -334,6 +336,13 @@ def test_malformed_lines_are_counted_and_the_first_ones_are_printed(
     assert lines[-1]["lines"] == 5
     assert lines[-1]["malformed"] == 2
     assert lines[-1]["checks"] == lines[-1]["allowed"] == 3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_line_of_the_last_readable_year_is_counted_by_every_algorithm(algorithm: str) -> None:
+    last = [entry(4_607_366_399)] * 5  # The last second of 2115.
+
+    assert replay_entries(last, rules_of("3/h", algorithm)).denied == 2
 
 
 def test_the_text_output_has_the_counts_and_the_most_throttled_clients(
