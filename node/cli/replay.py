@@ -3,9 +3,10 @@
 import gc
 import math
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
@@ -101,7 +102,8 @@ def replay(
     """Check every line of LOG: through a cluster, or in this process by --local.
 
     LOG is an access log (Common or Combined, also with a virtual host first), or a tab-separated
-    trace; gzip and - are fine. --local counts by the time-stamps of the log.
+    trace; gzip and - are fine. --local counts by the time-stamps of the log. A live log (--local
+    --clock real) ends with its figures at Ctrl-C or SIGTERM.
 
     With --cluster and --rules it is a trial: each check carries its limit and is counted apart from
     the live rules. Without --rules the cluster's own rules apply, and their counters are spent. The
@@ -156,7 +158,7 @@ def replay(
 
         if url is None:
             assert loaded is not None
-            with _without_cycle_search():
+            with _ended_by_signals(reader) if is_live else nullcontext(), _without_cycle_search():
                 tally = replay_offline(
                     batches,
                     shape,
@@ -174,6 +176,21 @@ def replay(
     _show(reader, tally, json_)
     if url is not None:
         _warn_of_squeezed_time(screen, span)
+
+
+@contextmanager
+def _ended_by_signals(reader: LogReader) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end a live log, which has no other end, so that its figures are
+    printed."""
+    before = {
+        number: signal.signal(number, lambda *_: reader.end())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -136,6 +136,16 @@ class LogReader(Iterator[Entry]):
         """Stop reading and close the file. This also happens after the last entry."""
         self._blocks.close()
 
+    def end(self) -> None:
+        """End the log after the bytes that were read, also while a read waits for more.
+
+        A signal handler may call this.
+        """
+        if not self._source.closed:
+            nowhere = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nowhere, self._source.fileno())
+            os.close(nowhere)
+
     @property
     def format(self) -> str:
         """The detected format: `access log` (Common or Combined) or `tab-separated trace`."""
