@@ -73,7 +73,7 @@ _SQUEEZED = 1.5
 )
 @click.option(
     "--speed",
-    type=NumberRange(0, min_open=True),
+    type=NumberRange(0.001),
     help="Speed relative to the log's time-stamps; without pauses when absent.",
 )
 @click.option(

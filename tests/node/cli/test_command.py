@@ -49,6 +49,20 @@ def test_the_help_states_the_defaults_of_all_options() -> None:
     assert undocumented == []
 
 
+def test_no_option_with_a_range_of_numbers_accepts_nan() -> None:
+    ranges = [
+        (option, context)
+        for context in commands(click.Context(ringfence, info_name="ringfence"))
+        for option in context.command.params
+        if isinstance(option.type, click.FloatRange)
+    ]
+
+    assert len(ranges) > 5
+    for option, context in ranges:
+        with pytest.raises(click.BadParameter, match="must be a number, got nan"):
+            option.type.convert("nan", option, context)
+
+
 def commands(context: click.Context) -> Iterator[click.Context]:
     """Yield the contexts of a command and of all its subcommands."""
     yield context

@@ -18,6 +18,7 @@ from tests.node.replay.replay_command import Run, rules_of
 TRACES = Path(__file__).parents[2] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
 ALGORITHMS = [algorithm.value for algorithm in Algorithm]
+THROUGH_CLUSTER = ["--rules", "RULES", "--cluster", "ringfence://127.0.0.1:9"]
 CLIENT = Shape.parse(["client"])
 COUNTED_TRACES = [
     ("semicomplete-2015-05", limit, algorithm)
@@ -389,6 +390,8 @@ def test_each_rule_of_a_replay_is_printed_with_its_denials_and_checks(
     [
         (["--local"], "--local needs --rules"),
         (["--rules", "RULES", "--local", "--speed", "5"], "--speed must be used without --local"),
+        ([*THROUGH_CLUSTER, "--speed", "nan"], "must be a number, got nan"),
+        ([*THROUGH_CLUSTER, "--speed", "1e-300"], "1e-300 is not in the range x>=0.001"),
         (["--rules", "RULES", "--clock", "log"], "--clock must be real through a cluster"),
         (["--rules", "RULES"], "no cluster address"),
         (
