@@ -30,7 +30,8 @@ from node.cli.common import (
     rule_place,
 )
 from node.cli.log_options import descriptor_option, domain_option, verify_shape
-from node.replay.logs import Entry, LogReader, read_log
+from node.replay.log_formats import Entry
+from node.replay.logs import LogReader, read_log
 from node.replay.offline import replay_offline
 from node.replay.online import replay_online
 from node.replay.ordering import in_order

@@ -13,7 +13,8 @@ from msgspec import Struct, field
 from hashring import Member, NodeId, Ring, shard_of
 from node.demo.cluster import STARTUP, DemoCluster, started_cluster
 from node.demo.shares import Share, Shares
-from node.replay.logs import Entry, read_log, sorted_by_time
+from node.replay.log_formats import Entry
+from node.replay.logs import read_log, sorted_by_time
 from node.replay.online import replay_online
 from node.replay.oracle import Recorded, of_living_owners, over_admitted
 from node.replay.tally import DOMAIN, Shape, Tally

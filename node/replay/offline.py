@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from node.replay.tally import Shape, Tally, Values
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Code, Engine

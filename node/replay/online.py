@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from node.replay.tally import Shape, Tally
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
 
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 
 __all__ = ["in_order"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, Rule, RuleSet

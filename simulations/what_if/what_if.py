@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from node.replay.tally import Shape
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.errors import ConfigError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.cli import replay as replay_command
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from node.replay.offline import replay_offline
 from node.replay.tally import Tally
 from tests.node.replay.replay_command import Run

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.replay.log_formats import AccessFormat, Entry
 from node.replay.logs import (
     MAX_HEAD,
     MAX_LINE,
     MAX_PROBLEMS,
-    Entry,
     LogReader,
     Problem,
-    _AccessFormat,
     _decoded,
     read_log,
     sorted_by_time,
@@ -153,7 +152,7 @@ _PIECES = [*_NAMES, *_STAMPS, *_REQUESTS, *_TAILS]
 
 
 def test_a_line_of_known_pieces_is_parsed_as_by_the_whole_expression() -> None:
-    parser = _AccessFormat()
+    parser = AccessFormat()
 
     for line in map("".join, product(_NAMES, _STAMPS, _REQUESTS, _TAILS)):
         assert parser.parse(line) == parser.parse_whole(line)
@@ -161,7 +160,7 @@ def test_a_line_of_known_pieces_is_parsed_as_by_the_whole_expression() -> None:
 
 @given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=9).map("".join), max_size=20))
 def test_a_line_of_shuffled_pieces_is_parsed_as_by_the_whole_expression(lines: list[str]) -> None:
-    parser = _AccessFormat()
+    parser = AccessFormat()
     good = COMBINED.decode()
 
     for line in [good, *lines, good]:
@@ -173,7 +172,7 @@ def test_a_line_of_shuffled_pieces_is_parsed_as_by_the_whole_expression(lines: l
 def test_a_line_that_differs_at_one_place_is_parsed_as_by_the_whole_expression(
     cut: int, insert: str
 ) -> None:
-    parser = _AccessFormat()
+    parser = AccessFormat()
     good = COMBINED.decode()
     changed = good[:cut] + insert + good[cut:]
 
@@ -182,8 +181,8 @@ def test_a_line_that_differs_at_one_place_is_parsed_as_by_the_whole_expression(
 
 
 def test_the_cache_of_parsed_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.replay.logs._MAX_PIECES", 10)
-    parser = _AccessFormat()
+    monkeypatch.setattr("node.replay.log_formats._MAX_PIECES", 10)
+    parser = AccessFormat()
     good = COMBINED.decode()
 
     for number in range(100):

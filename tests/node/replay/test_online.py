@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 import ringfence
-from node.replay.logs import Entry
+from node.replay.log_formats import Entry
 from node.replay.online import replay_online
 from node.replay.tally import Shape, Tally
 from ringfence.client.decision import UNLIMITED, Decision

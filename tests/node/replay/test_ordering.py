@@ -4,7 +4,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.replay.logs import Entry, sorted_by_time
+from node.replay.log_formats import Entry
+from node.replay.logs import sorted_by_time
 from node.replay.ordering import in_order
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.replay.logs import Entry, read_log, sorted_by_time
+from node.replay.log_formats import Entry
+from node.replay.logs import read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError

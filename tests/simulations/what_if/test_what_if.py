@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.replay.logs import Entry, read_log, sorted_by_time
+from node.replay.log_formats import Entry
+from node.replay.logs import read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
