@@ -58,6 +58,8 @@ class Format(Protocol):
     """Parser of one log format."""
 
     name: str
+    expected: str
+    """Error text for a line that has another form."""
 
     def parse(self, line: str) -> Entry | str:
         """Parse one line of an access log, given without its line end; return an error text when it
@@ -69,12 +71,13 @@ class TabbedFormat:
     status`."""
 
     name = "tab-separated trace"
+    expected = "expected seconds, client, method, path and status, separated by tabs"
 
     def parse(self, line: str) -> Entry | str:
         """Parse a line, as `Format` says."""
         match = _TABBED.fullmatch(line)
         if match is None:
-            return "expected seconds, client, method, path and status, separated by tabs"
+            return self.expected
         seconds, fraction, client, method, path, status = match.groups()
         if int(seconds) >= _END:
             return _no_time(seconds)
@@ -118,6 +121,7 @@ class AccessFormat:
     """
 
     name = "access log"
+    expected = 'expected client, identity, user, [time], "request" and status'
 
     def __init__(self) -> None:
         self._minutes: _Pieces[int] = _Pieces(_start_of_minute)
@@ -149,7 +153,7 @@ class AccessFormat:
         """Parse a line by the whole regular expression, without the cache."""
         match = _ACCESS.match(line)
         if match is None:
-            return 'expected client, identity, user, [time], "request" and status'
+            return self.expected
         time_ns = self._time_of(line[match.start("minute") : match.start("request") - 1])
         if time_ns is None:
             return _no_time(f"{match['minute']}:{match['second']} {match['zone']}")

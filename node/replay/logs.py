@@ -7,9 +7,10 @@ causes, and when.
 import gzip
 import io
 import os
+import re
 import stat
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -29,8 +30,16 @@ MAX_PROBLEMS = 5
 MAX_HEAD = 100
 """Maximum number of lines before the first valid one; else the format is unknown."""
 
+_MAX_REASONS = 3
+"""Number of lines whose problems are in the error for an unknown format."""
+
 _STDIN = 0
 _GZIP_MAGIC = b"\x1f\x8b"
+_LONGEST_MAGIC = 10
+_COMPRESSED = re.compile(
+    rb"(?P<xz>\xfd7zXZ\x00)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<zstd>\(\xb5/\xfd)|(?P<zip>PK\x03\x04)"
+)
+"""First bytes of files that the reader cannot decompress, by their format."""
 
 
 class Problem(Struct, frozen=True):
@@ -61,7 +70,7 @@ class LogReader(Iterator[Entry]):
         self._name = name
         self._source = source
         self._size = _size_of(source)
-        self._blocks = _blocks_of(source)
+        self._blocks = _blocks_of(source, name)
         self._line = 0
         self._malformed = 0
         self._problems: list[Problem] = []
@@ -139,7 +148,7 @@ class LogReader(Iterator[Entry]):
             head += block
             if len(head) >= MAX_HEAD:
                 break
-        raise ConfigError(_not_a_log(self._name, head[:MAX_HEAD]))
+        raise ConfigError(_not_a_log(self._name, head[:MAX_HEAD], formats))
 
     def _one_by_one(self) -> Iterator[Entry]:
         for block in self._rest:
@@ -197,16 +206,31 @@ def _open(file: Path | int, name: str) -> io.BufferedReader:
         ) from error
 
 
-def _not_a_log(name: str, head: list[_Line]) -> str:
+def _not_a_log(name: str, head: list[_Line], formats: Sequence[Format]) -> str:
     if not head:
         return f"{name} is empty; give a log with at least one request"
-    first = next((line.why for line in head if isinstance(line, _Unreadable)), None)
-    cause = f" ({first})" if first else ""
+    problems = [
+        f"line {number}: {why}"
+        for number, line in enumerate(head, 1)
+        if (why := _special_problem(line, formats)) is not None
+    ]
+    cause = f" ({'; '.join(problems[:_MAX_REASONS])})" if problems else ""
     return (
         f"{name}: none of its first {len(head)} lines could be read{cause}; give a log in Apache's"
         " Common or Combined format, or lines of unix seconds, client, method, path and status"
         " separated by tabs"
     )
+
+
+def _special_problem(line: _Line, formats: Sequence[Format]) -> str | None:
+    """Return why a line cannot be read, unless it merely has another form than all formats."""
+    if isinstance(line, _Unreadable):
+        return line.why
+    for each in formats:
+        parsed = each.parse(line)
+        if isinstance(parsed, str) and parsed != each.expected:
+            return parsed
+    return None
 
 
 def _size_of(source: io.BufferedReader) -> int | None:
@@ -218,10 +242,16 @@ def _size_of(source: io.BufferedReader) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
+def _blocks_of(source: io.BufferedReader, name: str) -> Generator[list[_Line], None, None]:
     """Yield the lines of a log in blocks of one file read: texts, or problems for unreadable
-    lines."""
+    lines. Raises `ConfigError` when the reader cannot decompress the log."""
     with source:
+        compressed = _COMPRESSED.match(source.peek(_LONGEST_MAGIC))
+        if compressed is not None:
+            raise ConfigError(
+                f"{name}: a log must be a plain or a gzip file, got {compressed.lastgroup}; "
+                "decompress it first"
+            )
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=source) as unpacked:
                 yield from _decoded(unpacked.read1)

@@ -1,6 +1,8 @@
+import bz2
 import gzip
 import hashlib
 import io
+import lzma
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from importlib.resources import as_file, files
@@ -375,8 +377,19 @@ def test_a_damaged_gzip_is_read_up_to_the_damage() -> None:
         ),
         (
             gzip.compress(COMMON * 50, mtime=0)[:12],
-            r"\(the gzip data breaks off here\); give a log in",
+            r"\(line 1: the gzip data breaks off here\); give a log in",
         ),
+        (
+            b"#\n" + b"\n".join([COMMON.replace(b"17/May", b"31/Feb")] * 5),
+            rf"could be read \(line 2: {NO_TIME}31/Feb[^;]*; line 3: [^;]*; line 4: [^;]*\); give",
+        ),
+        (
+            lzma.compress(COMMON),
+            "standard input: a log must be a plain or a gzip file, got xz; deco",
+        ),
+        (bz2.compress(COMMON), "got bzip2; decompress it first"),
+        (b"\x28\xb5\x2f\xfd\x24\x00", "got zstd; decompress it first"),
+        (b"PK\x03\x04\x14\x00", "got zip; decompress it first"),
     ],
 )
 def test_input_that_is_no_log_is_rejected_with_the_expected_formats(
