@@ -1,16 +1,18 @@
-"""Options of the commands that read an access log: the request that a line stands for."""
+"""Common options and messages of the commands that read an access log."""
 
 from typing import TYPE_CHECKING
 
 import click
 
+from node.cli.common import as_json, console
+from node.replay.logs import LogReader
 from node.replay.tally import DOMAIN, Shape
 from ringfence.rules import RuleSet
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["descriptor_option", "domain_option", "verify_shape"]
+__all__ = ["descriptor_option", "domain_option", "log_figures", "show_problems", "verify_shape"]
 
 domain_option = click.option(
     "--domain", default=DOMAIN, show_default=True, help="Domain of the rules that apply to the log."
@@ -34,3 +36,27 @@ def verify_shape(shape: Shape, rules: RuleSet, where: str, screen: "Console") ->
     shape.require_domain(rules, where)
     for problem in shape.unmatched(rules):
         screen.print(f"warning: {where}: {problem}", style="yellow", soft_wrap=True)
+
+
+def show_problems(reader: LogReader, *, json_: bool) -> None:
+    """Print the first lines of a log that could not be parsed, and whether its end is missing."""
+    if json_:
+        for problem in reader.problems:
+            as_json({"malformed_line": problem.line, "why": problem.why})
+        return
+    screen = console()
+    for problem in reader.problems:
+        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+    if reader.is_truncated:
+        screen.print(
+            "the log is not complete: its gzip data breaks off or is damaged", style="yellow"
+        )
+
+
+def log_figures(reader: LogReader) -> dict[str, object]:
+    """Return the figures of a log that was read, as JSON values."""
+    return {
+        "lines": reader.lines,
+        "malformed": reader.malformed,
+        "truncated": reader.is_truncated,
+    }

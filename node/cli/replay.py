@@ -29,7 +29,13 @@ from node.cli.common import (
     printable,
     rule_place,
 )
-from node.cli.log_options import descriptor_option, domain_option, verify_shape
+from node.cli.log_options import (
+    descriptor_option,
+    domain_option,
+    log_figures,
+    show_problems,
+    verify_shape,
+)
 from node.replay.log_formats import Entry
 from node.replay.logs import LogReader, read_log
 from node.replay.offline import replay_offline
@@ -270,13 +276,11 @@ async def _through(
 
 
 def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
+    show_problems(reader, json_=json_)
     if json_:
-        for problem in reader.problems:
-            as_json({"malformed_line": problem.line, "why": problem.why})
         as_json(
             {
-                "lines": reader.lines,
-                "malformed": reader.malformed,
+                **log_figures(reader),
                 "checks": tally.checks,
                 "allowed": tally.allowed,
                 "denied": tally.denied,
@@ -290,8 +294,6 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
         )
         return
     screen = console()
-    for problem in reader.problems:
-        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
     screen.print(
         f"{reader.lines} lines ({reader.malformed} malformed), {tally.checks} checks: "
         f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided"

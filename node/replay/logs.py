@@ -54,6 +54,8 @@ class _Unreadable(Struct, frozen=True):
     """Placeholder for a line that could not be read."""
 
     why: str
+    is_last: bool = False
+    """Whether the rest of the log cannot be read either."""
 
 
 _TOO_LONG = _Unreadable(f"longer than {MAX_LINE} bytes")
@@ -73,6 +75,7 @@ class LogReader(Iterator[Entry]):
         self._blocks = _blocks_of(source, name)
         self._line = 0
         self._malformed = 0
+        self._is_truncated = False
         self._problems: list[Problem] = []
         head, self._format = self._detect()
         self._rest = chain([head], self._blocks)
@@ -117,6 +120,11 @@ class LogReader(Iterator[Entry]):
     def malformed(self) -> int:
         """Number of lines that could not be parsed; a truncated gzip stream counts as one."""
         return self._malformed
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether lines are missing at the end, because the gzip data breaks off or is damaged."""
+        return self._is_truncated
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -165,6 +173,7 @@ class LogReader(Iterator[Entry]):
                 entries.append(entry)
             else:
                 self._malformed += 1
+                self._is_truncated |= isinstance(line, _Unreadable) and line.is_last
                 if len(self._problems) < MAX_PROBLEMS:
                     self._problems.append(Problem(at, entry))
         self._line += len(lines)
@@ -266,10 +275,11 @@ def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
         try:
             raw = read(MAX_LINE)
         except EOFError:
-            yield [_Unreadable("the gzip data breaks off here")]
+            yield [_Unreadable("the gzip data breaks off here", is_last=True)]
             return
         except (gzip.BadGzipFile, zlib.error) as error:
-            yield [_Unreadable(f"the gzip data is damaged from here on: {error}")]
+            why = f"the gzip data is damaged from here on: {error}"
+            yield [_Unreadable(why, is_last=True)]
             return
         except OSError as error:
             raise ConfigError(f"the log cannot be read any further: {error.strerror}") from error

@@ -14,7 +14,13 @@ from node.cli.common import (
     json_option,
     printable,
 )
-from node.cli.log_options import descriptor_option, domain_option, verify_shape
+from node.cli.log_options import (
+    descriptor_option,
+    domain_option,
+    log_figures,
+    show_problems,
+    verify_shape,
+)
 from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape
 from ringfence.errors import ConfigError
@@ -141,10 +147,9 @@ def what_if_command(
         )
     if report is not None:
         write_what_if(answer, log.name, report)
+    show_problems(reader, json_=json_)
     if json_:
-        for problem in reader.problems:
-            as_json({"malformed_line": problem.line, "why": problem.why})
-        as_json({"lines": reader.lines, "malformed": reader.malformed} | answer.to_json())
+        as_json(log_figures(reader) | answer.to_json())
     else:
         _show(reader, answer)
         if report is not None:
@@ -153,8 +158,6 @@ def what_if_command(
 
 def _show(reader: LogReader, answer: WhatIf) -> None:
     screen = console()
-    for problem in reader.problems:
-        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
     how = f"{answer.datacenters} data centers" if answer.datacenters > 1 else "one data center"
     how = "one engine" if answer.exact else how
     screen.print(

@@ -27,6 +27,7 @@ def test_a_cluster_decides_by_its_own_rules_by_default(
     assert result.last == {
         "lines": 40,
         "malformed": 0,
+        "truncated": False,
         "checks": 40,
         "allowed": 10,
         "denied": 30,

@@ -258,7 +258,7 @@ def test_malformed_lines_are_counted_and_the_first_ones_are_reported() -> None:
     log = read_lines(COMMON, *[b"nonsense"] * 20, COMMON)
 
     assert len(list(log)) == 2
-    assert (log.lines, log.malformed) == (22, 20)
+    assert (log.lines, log.malformed, log.is_truncated) == (22, 20, False)
     assert len(log.problems) == MAX_PROBLEMS
     assert log.problems[0].line == 2
 
@@ -349,7 +349,7 @@ def test_a_truncated_gzip_is_read_up_to_its_end_which_counts_as_malformed() -> N
 
     assert 1000 < len(entries) < 5000
     assert [entry.time_ns // NS for entry in entries] == list(range(len(entries)))
-    assert log.malformed == 1
+    assert (log.malformed, log.is_truncated) == (1, True)
     assert log.problems == (Problem(len(entries) + 1, "the gzip data breaks off here"),)
 
 
@@ -359,7 +359,7 @@ def test_a_damaged_gzip_is_read_up_to_the_damage() -> None:
     log = read_bytes(whole)
 
     assert list(log) == [PARSED]
-    assert log.malformed == 1
+    assert (log.malformed, log.is_truncated) == (1, True)
     assert log.problems[0].why.startswith("the gzip data is damaged from here on")
 
 

@@ -258,6 +258,7 @@ def test_the_last_line_of_json_has_every_count(run: Run, rules: Path) -> None:
     assert result.last == {
         "lines": 10_000,
         "malformed": 0,
+        "truncated": False,
         "checks": 10_000,
         "allowed": 10_000 - denied,
         "denied": denied,
@@ -345,6 +346,18 @@ def test_a_line_of_the_last_readable_year_is_counted_by_every_algorithm(algorith
     last = [entry(4_607_366_399)] * 5  # The last second of 2115.
 
     assert replay_entries(last, rules_of("3/h", algorithm)).denied == 2
+
+
+def test_a_truncated_gzip_log_is_reported(run: Run, rules: Path, tmp_path: Path) -> None:
+    log = tmp_path / "trace.tsv.gz"
+    lines = b"".join(b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000))
+    log.write_bytes(gzip.compress(b"\n" + b"nonsense\n" * 9 + lines)[:-100])
+    arguments = ("replay", log, "--rules", rules, "--local")
+
+    assert run(*arguments, "--json").last["truncated"] is True
+    assert (
+        "\nthe log is not complete: its gzip data breaks off or is damaged\n" in run(*arguments).out
+    )
 
 
 def test_the_text_output_has_the_counts_and_the_most_throttled_clients(
