@@ -48,6 +48,8 @@ __all__ = [
     "local",
     "open_cluster",
     "rules_of",
+    "tls_of",
+    "verify_address",
 ]
 
 logger = logging.getLogger("ringfence.client")
@@ -123,16 +125,9 @@ async def connected(
 ) -> AsyncIterator[Limiter]:
     """Connect as `connect` does. Only with `must_answer`, it raises `PeerUnavailable` here when no
     node has answered after `connect_timeout`."""
-    if url is None:
-        url = os.environ.get(ENVIRONMENT)
-        if not url:
-            raise ConfigError(
-                "url must be the address of a cluster, got None; pass it to connect(), or set "
-                "RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE"
-            )
     unmatched = UnmatchedChecks(strict=strict)
     async with open_cluster(
-        parse_url(url),
+        _parsed_address(url),
         raise_on_outage=must_answer,
         rules=None if rules is None else rules_of(rules),
         connect_timeout=connect_timeout,
@@ -150,6 +145,22 @@ async def connected(
             yield limiter
         finally:
             await limiter.aclose()
+
+
+def _parsed_address(url: str | None) -> ClusterUrl:
+    """Parse the address of a cluster; None takes it from the environment. Raises `ConfigError`."""
+    address = os.environ.get(ENVIRONMENT) if url is None else url
+    if not address:
+        raise ConfigError(
+            f"no cluster address: give one, or set {ENVIRONMENT} to "
+            "ringfence://TOKEN@HOST:PORT?ca=FILE"
+        )
+    return parse_url(address)
+
+
+def verify_address(url: str | None) -> None:
+    """Raise `ConfigError` now for an address with which `connect` would fail at the first call."""
+    tls_of(_parsed_address(url))
 
 
 def _ignore_rules(rules: RuleSet) -> None:
@@ -183,7 +194,7 @@ async def open_cluster(
         raise ConfigError(
             f"denial_cache_size must be 0 or more, got {denial_cache_size!r}; give a number of keys"
         )
-    tls = _tls_of(url)
+    tls = tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
         on_failure=url.on_failure,
@@ -344,7 +355,7 @@ def rules_of(rules: RulesSource) -> RuleSet:
     return load_path(Path(rules)).rules
 
 
-def _tls_of(url: ClusterUrl) -> ClientTls:
+def tls_of(url: ClusterUrl) -> ClientTls:
     """Load the certificate authority for TLS; it may be missing only for a cluster on this host."""
     if url.ca is not None:
         return load_client_tls(url.ca, datetime.now(UTC), server_name=url.server_name or NODE_NAME)

@@ -119,6 +119,7 @@ class FakeCluster:
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
+            mock.patch.object(home, "tls_of"),
             mock.patch.object(home, "Limiter", limiter_class),
             mock.patch.dict("os.environ", environment),
             mock.patch.multiple(

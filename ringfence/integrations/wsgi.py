@@ -4,15 +4,14 @@ The limiter connects at the first request, in the process that serves it, so a s
 before or after the application is loaded.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from ringfence.blocking import BlockingLimiter, connect
+from ringfence.client.connect import verify_address
 from ringfence.client.decision import Decision
-from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders
 from ringfence.integrations._core.effects import Refusal
@@ -114,7 +113,7 @@ class RateLimits:
             self.limiter = limiter
         else:
             if options.get("enabled", True):
-                _require_address(limiter)
+                verify_address(limiter)
             self.limiter = connect(limiter, connect_timeout=_WAIT)
         self.counters = limiter or ENVIRONMENT
         """Limiter or address; equal for objects that share counters."""
@@ -238,14 +237,3 @@ def decision_of(environ: "WSGIEnvironment") -> Decision | None:
     """Return the combined decision about a request so far; None when there is none."""
     state = environ.get(_STATE_KEY)
     return state.decision if isinstance(state, RequestState) else None
-
-
-def _require_address(url: str | None) -> None:
-    """Raise `ConfigError` at the start for an invalid cluster address, before a request uses it."""
-    address = url or os.environ.get(ENVIRONMENT)
-    if not address:
-        raise ConfigError(
-            f"no cluster address: give one, or set {ENVIRONMENT} to "
-            "ringfence://TOKEN@HOST:PORT?ca=FILE"
-        )
-    parse_url(address)

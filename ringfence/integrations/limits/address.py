@@ -3,7 +3,8 @@
 from urllib.parse import parse_qsl, urlencode
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter, connect, local
-from ringfence.client.url import OPTIONS, masked, parse_url
+from ringfence.client.connect import verify_address
+from ringfence.client.url import OPTIONS, masked
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
 
@@ -47,13 +48,10 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
             f"storage address must have a host before its options, got {CLUSTER}://?"
             f"{masked(', '.join(said))}; write {CLUSTER}://HOST:PORT?OPTION=VALUE"
         )
-    if url is not None:
-        parse_url(url)  # Raises now, not at the first request.
-    return connect(
-        url,
-        raise_on_outage=_flag(chosen.get("raise_on_outage", False)),
-        connect_timeout=_seconds(chosen.get("connect_timeout", 5.0)),
-    )
+    raise_on_outage = _flag(chosen.get("raise_on_outage", False))
+    connect_timeout = _seconds(chosen.get("connect_timeout", 5.0))
+    verify_address(url)  # Raises now, not at the first request.
+    return connect(url, raise_on_outage=raise_on_outage, connect_timeout=connect_timeout)
 
 
 def _flag(value: object) -> bool:

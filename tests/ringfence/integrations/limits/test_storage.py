@@ -338,9 +338,16 @@ def test_a_forked_child_has_separate_in_process_counters():
         ("ringfence+local://h", {}, "must have no host and no option"),
         ("async+ringfence+local://", {"connect_timeout": 1}, "must have no host and no option"),
         ("async+ringfence://h:x", {}, "port must be a number"),
+        ("ringfence://h:1", {}, r"h is beyond loopback.*; add \?ca=FILE"),
+        ("async+ringfence://h:1", {}, r"h is beyond loopback.*; add \?ca=FILE"),
+        ("ringfence://h:1?ca=nowhere.pem", {}, "nowhere.pem"),
+        ("ringfence://", {}, "no cluster address: give one, or set RINGFENCE_URL"),
+        ("async+ringfence://", {}, "no cluster address: give one, or set RINGFENCE_URL"),
     ],
 )
-def test_an_invalid_address_or_option_is_refused_at_construction(uri, options, error):
+def test_an_invalid_address_or_option_is_refused_at_construction(uri, options, error, monkeypatch):
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+
     with pytest.raises(ConfigError, match=error):
         storage_from_string(uri, **options)
 

@@ -216,6 +216,8 @@ def test_invalid_settings_are_reported_at_construction(monkeypatch: pytest.Monke
         RateLimitMiddleware(hello, domain="api")
     with pytest.raises(ConfigError, match="not-a-port"):
         RateLimitMiddleware(hello, "ringfence://127.0.0.1:not-a-port", domain="api")
+    with pytest.raises(ConfigError, match=r"h is beyond loopback.*; add \?ca=FILE"):
+        RateLimitMiddleware(hello, "ringfence://h", domain="api")
 
 
 def test_a_disabled_middleware_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
