@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from node.cli.common import as_json, console
+from node.cli.common import as_json, console, rule_place
 from node.replay.logs import LogReader
 from node.replay.tally import DOMAIN, Shape
-from ringfence.rules import RuleSet
+from ringfence.limiter import Algorithm
+from ringfence.rules import RuleSet, format_limit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +32,18 @@ descriptor_option = click.option(
 
 
 def verify_shape(shape: Shape, rules: RuleSet, where: str, screen: "Console") -> None:
-    """Warn about each descriptor that no rule can match. Raises `ConfigError` when the rules lack
-    the domain."""
+    """Warn about each descriptor that no rule can match, and about rules that need the ends of
+    requests. Raises `ConfigError` when the rules lack the domain."""
     shape.require_domain(rules, where)
-    for problem in shape.unmatched(rules):
+    slots = [
+        f"{rule_place(rule)}: a log has no ends of requests, so each line holds its slot for the "
+        f"whole time of the limit {format_limit(rule.limit)}"
+        for rule in rules.rules()
+        if rule.domain == shape.domain
+        and rule.limit is not None
+        and rule.limit.algorithm is Algorithm.CONCURRENCY
+    ]
+    for problem in shape.unmatched(rules) + slots:
         screen.print(f"warning: {where}: {problem}", style="yellow", soft_wrap=True)
 
 

@@ -205,6 +205,26 @@ def test_a_descriptor_key_that_no_rule_has_is_reported_with_a_suggestion(
     assert right.err == ""
 
 
+@pytest.mark.parametrize(
+    "words", [("replay", "--local", "--json"), ("simulate", "what-if", "--json", "--log")]
+)
+def test_a_concurrency_rule_is_reported_because_a_log_has_no_ends_of_requests(
+    run: Run, tmp_path: Path, log: Path, words: tuple[str, ...]
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(rules_of("30/min", "").replace("algorithm:", ""), "utf-8")
+    arguments = (*words, log, "--rules", rules)
+
+    slots = run(*arguments, "--default-algorithm", "concurrency")
+    other = run(*arguments)
+
+    assert (slots.status, other.status, other.err) == (0, 0, "")
+    assert slots.err == (
+        f"warning: {rules}: log > client: a log has no ends of requests, so each line holds its "
+        "slot for the whole time of the limit 30 concurrent ttl 1 minute\n"
+    )
+
+
 def test_rules_without_the_domain_of_logs_are_rejected_with_a_hint(
     run: Run, tmp_path: Path
 ) -> None:
