@@ -41,6 +41,10 @@ _KINDS = {
 _TOO_DEEP = "exceeded maximum nesting depth"
 """Error of libyaml since PyYAML 6.0.4. Its own limit is higher than `MAX_DEPTH`, but it reads ahead
 of the composer."""
+_UNQUOTED = "*&!@`%"
+"""Characters with which a plain text cannot begin."""
+_SCANNING_NAMES = ("while scanning an alias", "while scanning an anchor")
+"""Contexts of errors after a `*` or `&`."""
 _PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
@@ -73,7 +77,7 @@ def parse_plain(text: str) -> object:
     if root is None:
         return None
     _Converter().convert(root, 0)  # Checks the number of values and the types.
-    with _syntax_errors():
+    with _syntax_errors(text):
         return _Constructor().construct_document(root)
 
 
@@ -95,7 +99,7 @@ def _root(text: str) -> yaml.Node | None:
         line = text.count("\n", 0, found.start()) + 1
         raise InvalidYaml(line, f"control character U+{ord(found[0]):04X}", "remove it")
     composer = _BoundedComposer(text)
-    with _syntax_errors():
+    with _syntax_errors(text):
         root = composer.get_node() if composer.check_node() else None
         if composer.check_node():
             second: Any = composer.peek_event()
@@ -105,8 +109,8 @@ def _root(text: str) -> yaml.Node | None:
 
 
 @contextmanager
-def _syntax_errors() -> Iterator[None]:
-    """Translate errors of PyYAML."""
+def _syntax_errors(text: str) -> Iterator[None]:
+    """Translate errors of PyYAML in a text."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -115,8 +119,18 @@ def _syntax_errors() -> Iterator[None]:
         if error.problem == _TOO_DEEP:
             raise _nested_too_deep(line) from error
         what = f"not YAML: {error.problem or error.context or 'syntax error'}"
-        fix = "check indentation (spaces only), colons and quotes"
-        raise InvalidYaml(line, what, fix) from error
+        raise InvalidYaml(line, what, _remedy(error, text)) from error
+
+
+def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Return how to fix a syntax error, by the character at its place."""
+    mark = error.context_mark if error.context in _SCANNING_NAMES else error.problem_mark
+    found = "" if mark is None else text[mark.index : mark.index + 1]
+    if found == "\t":
+        return "indent by spaces instead of the tab"
+    if found and found in _UNQUOTED:
+        return f"quote values that begin with {found}"
+    return "check indentation (spaces only), colons and quotes"
 
 
 class _BoundedComposer(Composer):

@@ -86,6 +86,29 @@ def test_a_file_with_invalid_or_unsupported_yaml_is_rejected(text, problem):
     assert problem_of(text).startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("lines", "line", "remedy"),
+    [
+        ("domain: d\ndescriptors:\n\t- key: a\n", 3, "indent by spaces instead of the tab"),
+        ("domain: d\nrate_limit:\n\t  unit: day\n", 3, "indent by spaces instead of the tab"),
+        ("domain: d\nrate_limit:\n  a: b\n\t  unit: day\n", 4, "indent by spaces instead of the t"),
+        ("domain: d\nvalue: *\n", 2, "quote values that begin with *"),
+        ("domain: d # ü\U0001f600\nvalue: *.com\n", 2, "quote values that begin with *"),
+        ("domain: d\nvalue: & b\n", 2, "quote values that begin with &"),
+        ("domain: d\nvalue: @a\n", 2, "quote values that begin with @"),
+        ("domain: d\nvalue: `a`\n", 2, "quote values that begin with `"),
+        ("domain: d\nvalue: %a\n", 2, "quote values that begin with %"),
+        ("domain: d\nvalue: a: b\n", 2, "check indentation (spaces only), colons and quotes"),
+        ("domain: 'd", 1, "check indentation (spaces only), colons and quotes"),
+    ],
+)
+def test_a_syntax_error_has_a_remedy_for_the_character_at_its_place(lines, line, remedy):
+    problem = problem_of(lines)
+
+    assert problem.startswith(f"rules.yaml:{line}: not YAML: ")
+    assert f"; {remedy}" in problem
+
+
 def test_aliases_that_multiply_are_rejected_before_they_are_expanded():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
