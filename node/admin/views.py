@@ -209,6 +209,7 @@ def throttled_view(
     return {
         "asked": node.name,
         "nodes": {name: each.denied for name, each in sorted(lists.items())},
+        "counting_s": {name: each.counting_s for name, each in sorted(lists.items())},
         "missing": list(missing),
         "denied": found.denied,
         "seconds": [PERIOD, 2 * PERIOD],

@@ -60,6 +60,8 @@ class _Report(msgspec.Struct):
     keys: list[_Key]
     nodes: dict[str, int] = {}
     """All denials per node; empty when only the queried node counted."""
+    counting_s: dict[str, int] = {}
+    """Seconds since each node began to count."""
     missing: list[str] = []
     """Nodes that did not answer."""
 
@@ -91,7 +93,7 @@ def throttled(
 
     It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
     admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
-    nodes.
+    nodes. A node without an admin port counts from the first such query on.
     """
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
@@ -111,9 +113,11 @@ def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
     """Print the merged lists of denied keys; a node that appears in the lists of two admin ports
     counts once."""
     totals: dict[str, int] = {}
+    counting_s: dict[str, int] = {}
     keys: dict[str, _Key] = {}
     for each in reports:
         totals |= each.nodes or {each.asked: each.denied}
+        counting_s |= each.counting_s
         for key in each.keys:
             key.nodes = key.nodes or {each.asked: key.denied}
             before = keys.setdefault(key.key, key)
@@ -126,14 +130,28 @@ def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
     if json_:
         rows = [{"node": _decider(key), **msgspec.to_builtins(key)} for key in found]
         asked = [each.asked for each in reports]
-        as_json({"asked": asked, "missing": missing, "denied": total, "keys": rows})
+        as_json(
+            {
+                "asked": asked,
+                "missing": missing,
+                "counting_s": counting_s,
+                "denied": total,
+                "keys": rows,
+            }
+        )
         return
+    late = [f"{name} ({s} s ago)" for name, s in sorted(counting_s.items()) if s < PERIOD]
     if found:
         screen = console()
         screen.print(_table(found))
         screen.print(f"{total} denials in all during the last 5 to 10 minutes")
     else:
-        click.echo("no checks were denied lately")
+        click.echo(f"no checks were denied {'since the counting began' if late else 'lately'}")
+    if late:
+        click.echo(
+            f"began to count only recently: {', '.join(late)}; earlier denials are not included",
+            err=True,
+        )
     if missing:
         click.echo(f"not counted, since they do not answer: {', '.join(missing)}", err=True)
 
@@ -192,6 +210,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Report:
             (PERIOD, 2 * PERIOD),
             [_key_of(cluster.rules, routes, each) for each in found.keys],
             {name: listed.denied for name, listed in sorted(lists.items())},
+            {name: listed.counting_s for name, listed in sorted(lists.items())},
             sorted(row.name for row in known if row.name not in lists),
         )
 

@@ -299,13 +299,16 @@ class MetricsSwitch:
 
     def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
         self.active: Metrics | None = None
+        self.began = 0
+        """Time at which the metrics were turned on, in ns since the start of the node."""
         self._rule_of = rule_of
 
-    def turn_on(self, rules: RuleSet) -> Metrics:
-        """Turn on the detailed metrics, with the labels of the current rules."""
+    def turn_on(self, rules: RuleSet, now: int) -> Metrics:
+        """Turn on the detailed metrics at `now`, with the labels of the current rules."""
         if self.active is None:
             self.active = Metrics(self._rule_of)
             self.active.set_rules(rules)
+            self.began = now
         return self.active
 
     async def renew_denied_keys(self) -> None:

@@ -140,6 +140,7 @@ class NodeQueries:
             [each.error for each in most],
             [rule for rule, _ in rules],
             [number for _, results in rules for number in results],
+            (self._node.running.uptime() - self._metrics.began) // NS_PER_SECOND,
         )
 
     async def counters_of(self, name: str) -> dict[str, int] | None:
@@ -172,4 +173,4 @@ class NodeQueries:
 
     def measure(self) -> Metrics:
         """Turn on the detailed metrics: decisions by rule, times, and denied keys."""
-        return self._metrics.turn_on(self._node.rules.current)
+        return self._metrics.turn_on(self._node.rules.current, self._node.running.uptime())

@@ -38,8 +38,8 @@ def encode_metric_message(message: MetricMessage) -> list[object]:
             return [_REPORT, seq, client, number, named, keys, codes, sources, counts]
         case AskThrottled(seq, count):
             return [_ASK_THROTTLED, seq, count]
-        case Throttled(seq, denied, keys, counts, errors, rules, results):
-            return [_THROTTLED, seq, denied, keys, counts, errors, rules, results]
+        case Throttled(seq, denied, keys, counts, errors, rules, results, counting_s):
+            return [_THROTTLED, seq, denied, keys, counts, errors, rules, results, counting_s]
 
 
 def _read_report(fields: list[object]) -> Report:
@@ -68,7 +68,7 @@ def _read_report(fields: list[object]) -> Report:
 
 
 def _read_throttled(fields: list[object]) -> Throttled:
-    _, seq, denied, keys, counts, errors, rules, results = fields
+    _, seq, denied, keys, counts, errors, rules, results, counting_s = fields
     read = _keys(keys, "Throttled.keys", MAX_THROTTLED)
     names = [text(name, "Throttled.rules") for name in items(rules, "Throttled.rules", 64)]
     return Throttled(
@@ -79,6 +79,7 @@ def _read_throttled(fields: list[object]) -> Throttled:
         _column(errors, "Throttled.errors", len(read)),
         names,
         _column(results, "Throttled.results", _COUNTS_PER_RULE * len(names)),
+        integer(counting_s, "Throttled.counting_s"),
     )
 
 
@@ -112,6 +113,6 @@ METRIC_READERS: dict[
             integer(fields[2], "AskThrottled.count", 1, MAX_THROTTLED),
         ),
     ),
-    _THROTTLED: (Throttled, 8, _read_throttled),
+    _THROTTLED: (Throttled, 9, _read_throttled),
 }
 """Message class, number of fields and reader function of each message, by type number."""

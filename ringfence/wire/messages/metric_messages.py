@@ -54,3 +54,5 @@ class Throttled(Struct, frozen=True):
     """Names of the rules with the most denials since the node started, in descending order."""
     results: list[int]
     """Three numbers for each rule: allowed, denied, and denied in shadow or quota mode."""
+    counting_s: int
+    """Whole seconds since the node began to count; 0 when it began with this request."""

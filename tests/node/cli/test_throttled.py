@@ -153,6 +153,18 @@ def test_the_output_states_that_no_checks_were_denied(serve: Serve) -> None:
     assert run(serve(report_of("a"))).output == "no checks were denied lately\n"
 
 
+def test_the_output_names_nodes_that_began_to_count_recently(serve: Serve) -> None:
+    report = json.loads(report_of("a"))
+    report["counting_s"] = {"a": 300, "b": 0, "c": 299}
+    url = serve(json.dumps(report).encode())
+    note = (
+        "began to count only recently: b (0 s ago), c (299 s ago); earlier denials are not included"
+    )
+
+    assert run(url).output == f"no checks were denied since the counting began\n{note}\n"
+    assert json.loads(run(url, "--json").output)["counting_s"] == report["counting_s"]
+
+
 def test_the_token_and_the_count_are_sent_to_the_node(serve: Serve, tmp_path: Path) -> None:
     requests: list[str] = []
     path = tmp_path / "ops.token"

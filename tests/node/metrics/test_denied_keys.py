@@ -13,7 +13,7 @@ def listed(
 ) -> Throttled:
     results = [number for row in rules.values() for number in row]
     columns = [[row[at] for row in rows] for at in range(3)]
-    return Throttled(1, denied, *columns, [*rules], results)  # type: ignore[arg-type]
+    return Throttled(1, denied, *columns, [*rules], results, 9)  # type: ignore[arg-type]
 
 
 def test_a_key_that_several_nodes_list_is_one_with_all_its_denials() -> None:

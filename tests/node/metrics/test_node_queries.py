@@ -80,6 +80,7 @@ async def test_counters_and_denied_keys_of_any_member_can_be_queried(
         theirs = owned(w.rules, "client", "b", names=names)
         for node in w.nodes.values():
             node.queries.measure()
+        await trio.sleep(5)
         async with w.client("a", "b", denials=0) as limiter:
             while (await limiter.check("api", theirs)).allowed:
                 pass
@@ -95,6 +96,7 @@ async def test_counters_and_denied_keys_of_any_member_can_be_queried(
     assert own["held_shards"] + other["held_shards"] == SHARDS
     assert unknown == (None, None)
     assert [each and each.denied for each in lists] == [0, 1]
+    assert [each and each.counting_s for each in lists] == [5, 5]
     assert [each and each.keys for each in lists] == [
         [],
         [counter(w.rules, "client", theirs["client"])],

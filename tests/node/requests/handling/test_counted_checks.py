@@ -310,7 +310,7 @@ async def test_detailed_metrics_contain_decided_checks_while_they_are_on(
 def recorded(host: HandlingHost) -> list[str]:
     """Turn on detailed metrics; return the names of the calls that they receive from now on."""
     seen: list[str] = []
-    metrics: Metrics = host.metrics.turn_on(RuleSet())
+    metrics: Metrics = host.metrics.turn_on(RuleSet(), 0)
     metrics.decided = lambda *fields, **named: seen.append("decided")  # type: ignore[method-assign]
     metrics.undecided = lambda *fields: seen.append("undecided")  # type: ignore[method-assign]
     return seen

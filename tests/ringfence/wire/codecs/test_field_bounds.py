@@ -63,7 +63,7 @@ VALID: dict[str, list[object]] = {
     "SlotsFree": [38, [1]],
     "Report": [41, 1, 1, 1, 0, [RULE], [2], [5], [1]],
     "AskThrottled": [42, 1, 1],
-    "Throttled": [43, 1, 1, [KEY], [1], [0], ["api"], [0, 0, 0]],
+    "Throttled": [43, 1, 1, [KEY], [1], [0], ["api"], [0, 0, 0], 9],
 }
 FROM_ONE = [
     *("AskMembers", "Members", "AskRules", "Rules", "AskStats", "Stats", "Ping", "Pong"),
@@ -121,6 +121,7 @@ INTEGERS: list[tuple[str, tuple[int, ...], int, int]] = [
     ("Throttled", (4, 0), 0, U64),
     ("Throttled", (5, 0), 0, U64),
     ("Throttled", (7, 2), 0, U64),
+    ("Throttled", (8,), 0, U64),
 ]
 LENGTHS: list[tuple[str, tuple[object, ...], object, int, int]] = [
     ("Hello", (3,), "n", 0, 255),
@@ -209,8 +210,8 @@ def test_a_text_or_array_has_a_least_and_a_greatest_length(
         (16, lambda count: [33, 1, KEY, 1, [1] * count, [1] * count]),
         (512, lambda count: [41, 1, 1, 1, 0, *([each] * count for each in (RULE, 2, 5, 1))]),
         (128, lambda count: [41, 1, 1, 1, count, *([each] * count for each in (KEY, 2, 5, 1))]),
-        (256, lambda count: [43, 1, 1, *([each] * count for each in (KEY, 1, 0)), [], []]),
-        (64, lambda count: [43, 1, 1, [], [], [], ["api"] * count, [0] * 3 * count]),
+        (256, lambda count: [43, 1, 1, *([each] * count for each in (KEY, 1, 0)), [], [], 9]),
+        (64, lambda count: [43, 1, 1, [], [], [], ["api"] * count, [0] * 3 * count, 9]),
         (8192, lambda count: [21, 1, "eu", [KEY] * count, [[]] * count]),
         (8192, lambda count: [30, 1, [7], [KEY] * count, [[]] * count]),
         (

@@ -56,7 +56,7 @@ def test_a_decoded_list_of_denied_keys_equals_the_encoded_list(
     rows: list[tuple[bytes, int, int]], names: list[str]
 ) -> None:
     keys, counts, errors = ([row[index] for row in rows] for index in range(3))
-    listed = Throttled(1, 5, keys, counts, errors, names, [1, 2, 3] * len(names))
+    listed = Throttled(1, 5, keys, counts, errors, names, [1, 2, 3] * len(names), 90)
 
     assert decode(encode(listed)) == listed
     assert decode(encode(AskThrottled(1, 20))) == AskThrottled(1, 20)
@@ -80,14 +80,15 @@ def test_a_decoded_list_of_denied_keys_equals_the_encoded_list(
         ([41, 1, 1, 1, 0, [RULE] * (MAX_REPORT_KEYS + 1), [], [], []], "Report.keys"),
         ([42, 1, 0], "AskThrottled.count"),
         ([42, 1, MAX_THROTTLED + 1], "AskThrottled.count"),
-        ([43, 1, 1, [KEY], [1], [], [], []], "Throttled.errors"),
-        ([43, 1, 1, [], [], [], ["api"], [1, 2]], "Throttled.results"),
-        ([43, 1, 1, [], [], [], ["api"], [1, 2, -1]], "Throttled.results"),
-        ([43, 1, 1, [KEY], [-1], [0], [], []], "Throttled.counts"),
-        ([43, 0, 1, [], [], [], [], []], "Throttled.seq"),
-        ([43, 1, -1, [], [], [], [], []], "Throttled.denied"),
+        ([43, 1, 1, [KEY], [1], [], [], [], 9], "Throttled.errors"),
+        ([43, 1, 1, [], [], [], ["api"], [1, 2], 9], "Throttled.results"),
+        ([43, 1, 1, [], [], [], ["api"], [1, 2, -1], 9], "Throttled.results"),
+        ([43, 1, 1, [KEY], [-1], [0], [], [], 9], "Throttled.counts"),
+        ([43, 0, 1, [], [], [], [], [], 9], "Throttled.seq"),
+        ([43, 1, -1, [], [], [], [], [], 9], "Throttled.denied"),
+        ([43, 1, 1, [], [], [], [], [], -1], "Throttled.counting_s"),
         ([42, 0, 1], "AskThrottled.seq"),
-        ([43, 1, 1, [KEY] * (MAX_THROTTLED + 1), [], [], [], []], "Throttled.keys"),
+        ([43, 1, 1, [KEY] * (MAX_THROTTLED + 1), [], [], [], [], 9], "Throttled.keys"),
     ],
 )
 def test_a_value_out_of_bounds_is_rejected_with_the_name_of_its_field(
