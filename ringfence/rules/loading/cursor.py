@@ -49,7 +49,7 @@ class Cursor(Struct, frozen=True):
         """Return the fields of a map with known keys; report unknown and repeated keys.
 
         `refused` maps each forbidden key to the problem and the fix. Fields without a
-        value are left out unless `keep_null` is set.
+        value are left out with a warning unless `keep_null` is set.
         """
         fields: dict[str, Item] = {}
         lines: dict[str, int] = {}
@@ -67,6 +67,9 @@ class Cursor(Struct, frozen=True):
                 if key.text in known:
                     if keep_null or not _is_null(value):
                         fields[key.text] = value
+                    else:
+                        fix = "write its value, or remove it"
+                        self.warn(key.line, f"{key.text} is empty, as if it were absent", fix)
                 elif key.text in refused:
                     self.error(key.line, *refused[key.text])
                 else:

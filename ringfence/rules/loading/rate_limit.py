@@ -178,7 +178,7 @@ class _Reader:
             return unit, None
         settings = self._settings
         try:
-            return unit, Limit.of_ns(
+            limit = Limit.of_ns(
                 amount,
                 period_ns,
                 algorithm,
@@ -193,6 +193,15 @@ class _Reader:
             what, _, fix = str(error).partition("; ")
             self._cursor.error(self._line, what, fix or "change these numbers")
             return unit, None
+        if (
+            "soft" in self._fields
+            and settings.soft_permille
+            and limit.ceiling == limit.hard_ceiling
+        ):
+            fix = "write a margin of at least one unit, or remove it"
+            line = self._fields["soft"].line
+            self._cursor.warn(line, "soft is less than one unit, so it has no effect", fix)
+        return unit, limit
 
     def _period(self) -> tuple[str, int | None]:
         """Read `unit`, or `period` instead; return the unit's name and the length in ns."""

@@ -229,6 +229,16 @@ def test_a_rule_hidden_by_a_catch_all_pattern_causes_a_warning():
     ("line", "warning"),
     [
         ("- {key: k, value: ''}", "an empty value means any value"),
+        ("- {key: k, value: }", "value is empty, as if it were absent; write its value, or rem"),
+        (
+            "- {key: k, rate_limit: {unit: day, requests_per_unit: 1, algorithm: }}",
+            "algorithm is empty, as if it were absent; write its value, or remove it",
+        ),
+        (
+            "- {key: k, rate_limit: {unit: day, requests_per_unit: 5, soft: 19.9%}}",
+            "soft is less than one unit, so it has no effect; write a margin of at least one unit, "
+            "or remove it",
+        ),
         ("- {key: 'k*'}", "a `*` in a key is an ordinary character"),
         ("- {key: k, shadow_mode: true}", "shadow_mode has no effect without a rate_limit"),
         (
@@ -247,6 +257,13 @@ def test_legal_but_suspicious_keys_cause_warnings(line, warning):
 
     assert found.startswith("rules.yaml:3: d > k")
     assert warning in found
+
+
+@pytest.mark.parametrize("soft", ["20%", "0%"])
+def test_a_soft_margin_of_one_unit_or_of_zero_causes_no_warning(soft):
+    line = f"- {{key: k, rate_limit: {{unit: day, requests_per_unit: 5, soft: {soft}}}}}"
+
+    assert warnings_of(line) == []
 
 
 def test_whole_numbers_and_flags_keep_their_spelling_as_values():
