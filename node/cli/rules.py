@@ -23,6 +23,9 @@ _UNKNOWN = (
 )
 
 
+_STDIN = Path("/dev/stdin")
+
+
 @click.group(cls=VerbGroup)
 def rules() -> None:
     """Validate and show rule files."""
@@ -67,7 +70,8 @@ def check(
     json_: bool,
 ) -> None:
     """Check FILES (or one directory) and print the rule tree: identity, algorithm, memory, admitted
-    units."""
+    units. The file - is standard input."""
+    files = tuple(_STDIN if str(file) == "-" else file for file in files)
     _refuse_repeated(files)
     _refuse_directories(files)
     where = _datacenters(datacenters, rtt, demand)

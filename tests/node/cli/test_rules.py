@@ -1,5 +1,6 @@
 """Command `ringfence rules check`: the printed tree, warnings and errors."""
 
+import os
 import re
 from pathlib import Path
 
@@ -23,6 +24,22 @@ def test_rules_are_shown_as_a_tree_with_the_details_of_each_rule(run: Run, tmp_p
         assert words in result.out
     assert "usually at most 5 in any one period, in the worst case 10. A period can" in result.out
     assert result.out.endswith("5 rules are good\n")
+
+
+def test_a_dash_stands_for_rules_on_standard_input(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+    expected = run("rules", "check", path)
+    before = os.dup(0)
+    try:
+        with path.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+        result = run("rules", "check", "-")
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+    assert (result.status, result.out) == (0, expected.out)
 
 
 TREE = """\
