@@ -81,7 +81,7 @@ def main() -> None:
     # Subcommands print their own errors; those that log install a handler.
     logging.getLogger("ringfence").addHandler(logging.NullHandler())
     try:
-        status = ringfence.main(standalone_mode=False)
+        status = ringfence.main(prog_name="ringfence", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(status)
     except click.ClickException as error:

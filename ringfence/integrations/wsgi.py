@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 from ringfence.blocking import BlockingLimiter, connect
 from ringfence.client.connect import verify_address
 from ringfence.client.decision import Decision
+from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders
 from ringfence.integrations._core.effects import Refusal
