@@ -55,8 +55,8 @@ class Counting:
         self._remember(key, expiry)
         limit = _fixed(expiry)
         decision = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
-        # When no member decided, nothing was counted: only these hits are known.
-        return _used(decision, limit) if _is_counted(decision) else amount
+        # When no node decided, nothing was counted: at least these hits are known.
+        return max(_used(decision, limit), amount)
 
     async def window(self, limiter: Limiter, key: str) -> Window:
         """Return the state of a key's fixed window by a peek at its counter."""

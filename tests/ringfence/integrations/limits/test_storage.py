@@ -238,6 +238,19 @@ def test_without_a_cluster_requests_pass_unless_errors_are_configured():
             storage.close()
 
 
+@every_strategy
+def test_an_address_can_deny_all_hits_without_a_cluster(strategy):
+    storage = storage_from_string(f"{NOWHERE}?on_failure=deny", connect_timeout=0.05)
+    item = parse("5/minute")
+    denying = strategy(storage)
+    try:
+        assert not denying.test(item, "a")
+        assert not denying.hit(item, "a")
+        assert denying.get_window_stats(item, "a").remaining <= 0
+    finally:
+        storage.close()
+
+
 def test_a_closed_storage_raises_a_clear_error():
     storage = storage_from_string("ringfence+local://")
     assert storage.check()
