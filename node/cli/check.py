@@ -242,7 +242,9 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
 def room_left(decision: Decision) -> str:
     """Describe the remaining units of a counter, and how many an unused counter has."""
     limit = decision.rule.limit if decision.rule is not None else None
-    if limit is None or not limit.is_bucket or decision.remaining is None:
+    if decision.remaining is None:
+        return f"an unknown number of units left of {_limit(decision)}"
+    if limit is None or not limit.is_bucket:
         return f"{decision.remaining} left of {_limit(decision)}"
     if limit.queue:
         return f"room for {decision.remaining} of {limit.bucket_size} in the queue"

@@ -106,7 +106,7 @@ class AdhocLimitMethods:
         *key: str,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Clear the counter of an ad-hoc limit."""
+        """Clear the counter of an ad-hoc limit, as `reset` does."""
         return await self._ask(Op.RESET, self._adhoc.target(limit, key), 0, timeout)
 
     def reserve_limit(

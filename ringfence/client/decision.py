@@ -10,7 +10,7 @@ from ringfence.errors import RingfenceError
 from ringfence.limiter import Algorithm, Code
 from ringfence.rules import Rule, format_limit
 from ringfence.rules.descriptor_tree import place
-from ringfence.wire import CODE, SOURCE, Batch, OutcomeRow, Results, Source
+from ringfence.wire import BY_POLICY, CODE, SOURCE, Batch, OutcomeRow, Results, Source
 
 __all__ = [
     "NO_RULE",
@@ -38,6 +38,7 @@ _NEVER = Code.NEVER.value
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _OVERDRAWN = Code.OVERDRAWN.value
 _SOURCES = tuple(Source)
+_BY_POLICY = frozenset([source.value for source in BY_POLICY])
 _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 """Row of a decision that was made from several rows."""
 
@@ -52,7 +53,8 @@ class Status(Struct, frozen=True):
     limit: int | None
     """Units per period; None without a limit."""
     remaining: int | None
-    """Largest cost that would pass right now; None when unknown or unlimited."""
+    """Largest cost that would pass right now; None without a limit, and when it is unknown, because
+    no node decided (source `policy` or `shed`)."""
     retry_after: float | None
     """Time after which the same cost passes: 0 when allowed, None when it never passes."""
     reset_after: float
@@ -96,8 +98,9 @@ class Decision:
     """Decision on one request; it is true in a condition when the request is allowed. Durations are
     seconds.
 
-    With several counters, a denied decision has the numbers of the counter with the longest wait,
-    and an allowed one those of the counter with the least remaining.
+    With several counters, a denied decision has the numbers and the source of the counter with the
+    longest wait, and an allowed one those of the counter with the least remaining. Counters with
+    unknown remaining units come last.
 
     Each check makes a decision. To save time, it stores the row and converts the other fields when
     they are read. A decision is immutable.
@@ -157,7 +160,8 @@ class Decision:
 
     @property
     def remaining(self) -> int | None:
-        """Largest cost that would be allowed now; None when unknown or unlimited."""
+        """Largest cost that would be allowed now; None without a limit, and when it is unknown,
+        because no node decided (source `policy` or `shed`)."""
         return self._fields.remaining
 
     @property
@@ -181,7 +185,12 @@ class Decision:
 
     @property
     def source(self) -> Source:
-        """Source of the decision: a node, the local cache, a lease or the failure policy."""
+        """Source of the decision: a node, the local cache, a lease or the failure policy.
+
+        `policy` and `shed` mean that no node has confirmed the call: a check or charge may not be
+        counted, and a refund or reset may not be done. With several counters, `statuses` has the
+        source of each.
+        """
         return _SOURCES[self._row[SOURCE]] if self._data is None else self._data.source
 
     @property
@@ -333,7 +342,7 @@ def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
         not is_denied or is_shadowed,
         rule,
         limit if is_known else None,
-        remaining if is_known else None,
+        remaining if is_known and source not in _BY_POLICY else None,
         retry_after,
         reset_after_ns / 1e9,
         delay_ns / 1e9,
@@ -398,7 +407,8 @@ def _describe(data: Status | Decision) -> str:
     if data.refunded is not None:
         parts.append(f"refunded {data.refunded}")
     if data.limit is not None:
-        parts.append(f"{data.remaining} of {data.limit} left")
+        limit, left = data.limit, data.remaining
+        parts.append(f"limit {limit}" if left is None else f"{left} of {limit} left")
     if not data.allowed:
         wait = "permanently" if data.retry_after is None else f"retry after {data.retry_after:g} s"
         parts.append(wait)
@@ -431,9 +441,12 @@ def _is_quota_spent(statuses: Sequence[Status]) -> bool:
 
 
 def _tightest(statuses: Sequence[Status]) -> Status:
-    """Return the status with the least remaining units; an allowed decision shows the numbers of
-    this status."""
-    return min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
+    """Return the status with the least remaining units, or with the lowest limit if all are
+    unknown; an allowed decision shows the numbers of this status."""
+    least = min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
+    if least.remaining is None:
+        return min(statuses, key=lambda status: _or_infinite(status.limit), default=NO_RULE)
+    return least
 
 
 def _slowest(statuses: Sequence[Status]) -> Status:

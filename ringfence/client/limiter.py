@@ -263,7 +263,8 @@ class Limiter(AdhocLimitMethods):
         last hits of a log. With `decision`, which a check of this request has returned, only the
         counters that it charged get units back; others have no limit in the returned decision. That
         is the decision of a peek after the refund, and its `refunded` is the number of units that
-        were given back.
+        were given back. `refunded` is 0 and `source` is `policy` or `shed` when no node confirmed
+        the refund in time; the decision is then allowed, and the refund may not be done.
         """
         return await self._refund(self._target(domain, descriptors), cost, age, decision, timeout)
 
@@ -274,7 +275,13 @@ class Limiter(AdhocLimitMethods):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Decision:
-        """Clear every counter that a request matches."""
+        """Clear every counter that a request matches; return the decision of a peek after that.
+
+        The `source` of the decision is `policy` or `shed` when no node confirmed the reset in time.
+        The decision is then allowed too, but the counter may not be cleared: repeat the reset. With
+        `on_failure: local`, the `source` is then `local`, and only the counter of this process is
+        cleared. With several counters, see the `source` of each status in `statuses`.
+        """
         return await self._ask(Op.RESET, self._target(domain, descriptors), 0, timeout)
 
     def reserve(

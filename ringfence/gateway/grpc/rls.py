@@ -320,6 +320,8 @@ def _fill_status(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
     if rule.limit is None:
         out.limit_remaining = _U32
         return
+    if status.remaining is None:
+        return  # Undecided: Envoy creates headers with numbers from each status with a limit.
     limit = rule.limit
     unit = rule.unit or unit_of(limit.period_ns)
     if asked.HasField("limit"):
@@ -328,7 +330,7 @@ def _fill_status(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
     out.current_limit.unit = _UNITS.get(unit, 0)
     out.current_limit.name = rule.name
     if status.allowed and not status.over_shadow:
-        out.limit_remaining = min(status.remaining or 0, _U32)
+        out.limit_remaining = min(status.remaining, _U32)
     # Envoy truncates fractions, so round up: 0 seconds would be wrong.
     out.duration_until_reset.seconds = ceil(status.reset_after)
 

@@ -212,7 +212,9 @@ def _nanoseconds(expiry: int) -> int:
 
 
 def _used(decision: Decision, limit: Limit) -> int:
-    return 0 if decision.remaining is None else limit.amount - decision.remaining
+    if decision.remaining is None:  # No node decided: a denial means that no hit is allowed.
+        return 0 if decision.allowed else limit.amount
+    return limit.amount - decision.remaining
 
 
 def _is_counted(decision: Decision) -> bool:

@@ -55,7 +55,7 @@ class FailurePolicy:
             case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):
                 return Outcome(Code.DENIED, limit.amount, 0, _RETRY_NS, _RETRY_NS), Source.POLICY
             case _:
-                return Outcome(Code.ALLOWED, limit.amount, limit.amount), Source.POLICY
+                return Outcome(Code.ALLOWED, limit.amount, 0), Source.POLICY
 
     def _count_locally(self, batch: Batch, index: int, limit: Limit) -> Outcome:
         if self._engine is None:

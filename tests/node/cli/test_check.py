@@ -4,7 +4,12 @@ from collections import Counter
 
 import pytest
 
+from node.cli.check import room_left
 from node.demo.cluster import DemoCluster
+from ringfence.client.decision import Status, decide
+from ringfence.limiter import Limit
+from ringfence.rules import Rule
+from ringfence.wire import Source
 from tests.invocation import Run, refused
 
 
@@ -326,3 +331,10 @@ def test_invalid_arguments_are_reported(
     assert expected in refused(
         run(*words, *(["--cluster", cluster.url] if words[-1] != "api" else []))
     )
+
+
+def test_unknown_remaining_units_are_not_shown_as_a_number() -> None:
+    rule = Rule(1, "api", (("client", None),), Limit(5, 60))
+    undecided = decide([Status(True, rule, 5, None, 0.0, 0.0, 0.0, Source.POLICY)])
+
+    assert room_left(undecided) == "an unknown number of units left of 5/minute"

@@ -143,6 +143,32 @@ async def test_without_reachable_nodes_each_rules_failure_policy_applies(
         assert {d.source for d in alone} == {Source.LOCAL}
 
 
+async def test_an_undecided_call_does_not_state_remaining_units(autojump_clock: MockClock) -> None:
+    client = {"client": "x"}
+    async with world() as w, w.client("a") as limiter:
+        for name in NAMES:
+            await w.crash(name)
+
+        decisions = [
+            await limiter.check("api", client),
+            await limiter.check("api", {"strict": "x"}),
+            *await limiter.check_many("api", [client, {"strict": "x"}]),
+            await limiter.peek("api", client),
+            await limiter.charge("api", client),
+            await limiter.refund("api", client),
+            await limiter.reset("api", client),
+            await limiter.check_limit("5/minute", "x"),
+        ]
+        async with limiter.reserve("api", client) as reservation:
+            decisions.append(reservation.decision)
+        local = await limiter.check("api", {"alone": "x"})
+
+    assert {decision.source for decision in decisions} == {Source.POLICY}
+    assert {decision.remaining for decision in decisions} == {None}
+    assert None not in {decision.limit for decision in decisions}
+    assert local.remaining == 1
+
+
 async def test_a_node_without_peers_applies_the_failure_policies(
     autojump_clock: MockClock,
 ) -> None:

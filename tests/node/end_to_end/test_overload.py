@@ -4,6 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from ringfence.client.decision import Decision
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import Source
 from tests.node.cluster import address_of, world
@@ -21,10 +22,10 @@ async def test_checks_past_their_deadline_are_shed_and_not_counted(
     async with world("a") as w, w.client(link=LINKS) as limiter:
         client = {"client": "x"}
         await limiter.check("api", client, 0)
-        sources: list[Source] = []
+        decisions: list[Decision] = []
 
         async def check() -> None:
-            sources.append((await limiter.check("api", client)).source)
+            decisions.append(await limiter.check("api", client))
 
         w.network.pause(address_of("a"))
         async with trio.open_nursery() as nursery:
@@ -33,7 +34,8 @@ async def test_checks_past_their_deadline_are_shed_and_not_counted(
             await trio.sleep(pause)
             w.network.resume(address_of("a"))
 
-        assert sources == [Source.SHED if shed else Source.OWNER] * 3
+        assert [each.source for each in decisions] == [Source.SHED if shed else Source.OWNER] * 3
+        assert [each.remaining is None for each in decisions] == [bool(shed)] * 3
         assert w.count("a", "shed") == shed
         assert (await limiter.check("api", client, 0)).remaining == 5 - (3 - shed)
 

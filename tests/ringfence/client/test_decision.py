@@ -6,7 +6,7 @@ import pytest
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.limiter import Code, Limit, Outcomes
 from ringfence.rules import Rule, adhoc_rule
-from ringfence.wire import Results, Source
+from ringfence.wire import BY_POLICY, Results, Source
 
 SECOND = 1_000_000_000
 
@@ -89,6 +89,35 @@ def test_a_status_of_an_unknown_rule_allows_without_numbers():
     assert status.allowed
     assert status.is_unknown
     assert (status.limit, status.remaining) == (None, None)
+
+
+@pytest.mark.parametrize("source", BY_POLICY)
+@pytest.mark.parametrize("code", [Code.ALLOWED, Code.DENIED])
+def test_an_undecided_check_has_a_limit_and_no_remaining_units(code, source):
+    status = reported(code, retry=SECOND, source=source)
+
+    assert (status.limit, status.remaining) == (10, None)
+    for decision in (decide([status]), Decision(rule(), row(code, source=source).row(0))):
+        assert (decision.limit, decision.remaining) == (10, None)
+        assert "limit 10, " in repr(decision)
+
+
+def test_a_check_that_this_process_decided_has_remaining_units():
+    assert reported(Code.ALLOWED, source=Source.LOCAL).remaining == 3
+
+
+def test_an_allowed_request_shows_undecided_counters_only_if_no_node_decided_one():
+    wide = Rule(2, "d", (("wide", None),), Limit(90, 60))
+    undecided = [
+        reported(Code.ALLOWED, of=each, limit=each.limit.amount, source=Source.POLICY)
+        for each in (wide, rule())
+    ]
+
+    assert decide([*undecided, allowed(95)]).remaining == 95
+    for others in ([NO_RULE], [unlimited(rule())], []):
+        decision = decide([*others, *undecided])
+        assert (decision.limit, decision.remaining) == (10, None)
+        assert decision.source is Source.POLICY
 
 
 def test_a_request_without_descriptors_meets_no_rule():

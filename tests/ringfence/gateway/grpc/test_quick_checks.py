@@ -17,7 +17,7 @@ from ringfence.gateway.grpc import quick_checks
 from ringfence.gateway.grpc.quick_checks import QuickChecks
 from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.process.worker import frame_interval, make_quick, make_rls, warm_up
-from tests.node.cluster import World, owned, world
+from tests.node.cluster import NAMES, World, owned, world
 from tests.ringfence.gateway.gateway import settings_of
 from tests.ringfence.gateway.test_rls_counting import LIMITS, RULES, GoService, SentRequest
 
@@ -30,6 +30,12 @@ RULES_OF_ALL_ALGORITHMS = (
     )
     + f"  - key: shadow\n    shadow_mode: true\n    rate_limit: {MINUTE}}}\n"
 )
+UNDECIDED = (
+    RULES_OF_ALL_ALGORITHMS
+    + f"  - key: strict\n    rate_limit: {MINUTE}, on_failure: deny}}\n"
+    + f"  - key: trial\n    shadow_mode: true\n    rate_limit: {MINUTE}, on_failure: deny}}\n"
+)
+R = RateLimitResponse
 
 
 class FakeCall:
@@ -192,6 +198,26 @@ async def test_the_standby_decides_checks_of_a_crashed_owner(autojump_clock: Moc
         assert call.was_resumed
         codes = [(await gate.ask(request_for("few", value))).overall_code for _ in range(2)]
         assert codes == [RateLimitResponse.OVER_LIMIT] * 2
+
+
+async def test_an_undecided_response_has_no_limit_from_which_envoy_makes_headers(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=UNDECIDED) as w, gateway(w) as gate:
+        decided = await gate.ask(request_for("few", "x"))
+        for name in NAMES:
+            await w.crash(name)
+
+        expected = {"few": R.OK, "strict": R.OVER_LIMIT, "trial": R.OK}
+        calls = {key: gate.begin(request_for(key, "x")) for key in expected}
+        for key, code in expected.items():
+            call = calls[key]
+            assert call is not None
+            await call.answered.wait()
+            for response in (call.response, await gate.service.answer(request_for(key, "x"))):
+                answer = R.FromString(response)
+                assert [*answer.statuses] == [R.DescriptorStatus(code=code)]
+    assert decided.statuses[0].HasField("current_limit")
 
 
 async def test_the_caches_are_bounded_and_evict_old_messages_first(

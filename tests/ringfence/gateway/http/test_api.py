@@ -5,9 +5,12 @@ import json
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ringfence.gateway.http.http_types import Response
-from tests.ringfence.gateway.gateway import api, ask, header, json_of, post
+from ringfence.gateway.process.worker import make_api
+from tests.node.cluster import world
+from tests.ringfence.gateway.gateway import api, ask, header, json_of, post, settings_of
 
 X = {"domain": "api", "descriptors": [{"client": "x"}]}
 
@@ -22,6 +25,19 @@ async def test_a_check_spends_units_and_returns_the_remaining_ones() -> None:
     assert (denied["limit"], denied["retry_after"], denied["source"]) == (3, 30.0, "owner")
     assert (denied["rule"], denied["permanent"]) == ("api > client", False)
     assert [each["allowed"] for each in denied["statuses"]] == [False]
+
+
+async def test_an_undecided_check_has_null_as_remaining_units(autojump_clock: MockClock) -> None:
+    async with world("a") as w, w.client() as limiter:
+        gateway = make_api(limiter, settings_of(), None)
+        await w.crash("a")
+        for path in ("check", "peek", "charge", "refund", "reset"):
+            for key in ("client", "strict"):
+                body = {"domain": "api", "descriptors": [{key: "x"}]}
+                answer = json_of(await post(gateway, f"/v1/{path}", body))
+                assert (answer["limit"], answer["source"]) == (5, "policy")
+                assert answer["remaining"] is None
+                assert answer["statuses"][0]["remaining"] is None
 
 
 async def test_several_descriptors_are_all_or_nothing() -> None:
