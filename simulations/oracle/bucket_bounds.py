@@ -82,8 +82,8 @@ class BucketReadings:
         lowest, highest = _Pours(self._fastest), _Pours(self._slowest)
         lowest.add(reading.earliest, reading.levels[0])
         highest.add(reading.latest, reading.levels[1])
-        for spend in self._spends:
-            if spend.earliest > end or spend == reading.own:
+        for spend in reading.without_own(self._spends):
+            if spend.earliest > end:
                 continue
             if spend.counted_from >= reading.earliest:
                 highest.add(max(reading.latest, spend.latest), spend.most * unit)

@@ -4,6 +4,7 @@ All instants are integer ns since the Unix epoch on the clock of the member that
 of an interval belong to it.
 """
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -79,6 +80,16 @@ class Reading(NamedTuple):
     """Bucket only: time by which a level may be wrong later, whenever it is asked."""
     drift_ppm: int = 0
     """Bucket only: the same, in millionths of the time since the reading."""
+
+    def without_own(self, spends: Iterable[Spend]) -> Iterator[Spend]:
+        """Yield spends without the units of this decision. Other decisions at the same instants
+        have equal spends, which remain."""
+        own = self.own
+        for spend in spends:
+            if own is not None and spend == own:
+                own = None
+            else:
+                yield spend
 
 
 class Question(NamedTuple):

@@ -69,8 +69,8 @@ def _denied_again(
         or question.latest >= min(end, reading.until)
         or any(
             each.returned_after(reading)
-            for each in spends
-            if each.earliest <= question.latest and each != reading.own
+            for each in reading.without_own(spends)
+            if each.earliest <= question.latest
         )
     ):
         return bound
@@ -84,8 +84,8 @@ def _narrowed(
     terms: Terms, spends: Sequence[Spend], question: Question, bound: Bound, reading: Reading
 ) -> Bound:
     least, most = reading.least, reading.most - question.own
-    for spend in spends:
-        if spend.earliest > question.latest or spend == reading.own:
+    for spend in reading.without_own(spends):
+        if spend.earliest > question.latest:
             continue
         if spend.counted_from >= reading.earliest:
             most += spend.most

@@ -306,3 +306,16 @@ def test_a_denial_holds_until_its_retry_time(terms: Terms) -> None:
     assert verdict(at(175, 180, cost=2)) is Verdict.EITHER
     refunded = Spend(130, 131, 1, 1, refund=Refund(142, 345, 1, 1))
     assert verdict(at(150, cost=2), refunded) is Verdict.EITHER
+
+
+@pytest.mark.parametrize("terms", [FIXED, BUCKET], ids=["window", "bucket"])
+def test_checks_at_the_same_instants_as_a_reading_may_come_after_it(terms: Terms) -> None:
+    three = [Spend(140, 145, 0, 1)] * 3
+    spends = [Spend(110, 115, 0, 2), *three]
+    reading = Reading(140, 145, 1, 1, until=190, own=three[0], levels=(100, 100))
+    question = at(160)
+
+    base = bounds(terms, spends, [question])
+    [bound] = narrowed(terms, spends, [question], base, [reading], others=[0])
+
+    assert bound.most == 3
