@@ -92,15 +92,24 @@ class CounterMerge:
         }
 
     def charge_log(
-        self, log: FallbackLog, keys: Sequence[bytes], counts: Snapshot, at: int, now: int
+        self,
+        log: FallbackLog,
+        keys: Sequence[bytes],
+        counts: Snapshot,
+        at: int,
+        now: int,
+        *,
+        limits: Snapshot | None = None,
     ) -> None:
         """Charge the units that were admitted in place of an owner (its fallback log), and merge
         the logged slots.
 
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
-        slots with the same numbers. A slot of the log that `counts` lacks is released.
+        slots with the same numbers. A slot of the log that `counts` lacks is released. `limits` has
+        the limits of keys without a counter here, if `counts` does not have them.
         """
-        self.charge({key: log.row(key, now) for key in keys}, now, counts=counts)
+        rows_of_log = {key: log.row(key, now) for key in keys}
+        self.charge(rows_of_log, now, counts=counts if limits is None else limits)
         slotted = [key for key in keys if log.slots(key)]
         rows = {key: row for row, key in enumerate(counts.keys)} if slotted else {}
         for key in slotted:
@@ -183,7 +192,7 @@ class CounterMerge:
         for at, counts in copies:
             mine = self._engine.snapshot([key for key in counts.keys if log.slots(key)], now)
             self.restore(counts, at)
-            self.charge_log(log, counts.keys, mine, now, now)
+            self.charge_log(log, counts.keys, mine, now, now, limits=counts)
 
     def refund_log(self, log: FallbackLog, charged_at: int, now: int) -> None:
         """Refund the units that `charge_log` charged for a fallback log at `charged_at`.

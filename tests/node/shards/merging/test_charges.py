@@ -131,6 +131,19 @@ def test_only_a_key_without_a_counter_is_charged_under_the_limit_of_the_sender(
     assert (w.limit_of(key), w.used(key)) == (limit, [used])
 
 
+def test_the_log_is_charged_on_a_replica_of_the_window_before() -> None:
+    host, before, log = Merging(), Engine(max_keys=10), FallbackLog()
+    batch = Batch(Op.CHECK, [UNKNOWN], [9], limits=[CARRIED], which=[1])
+    decide_batch(before, batch, NOW - SECOND)
+    replica = before.snapshot([UNKNOWN], NOW - SECOND)
+    host.spend(UNKNOWN, 5, limit=CARRIED)
+    log.add(UNKNOWN, 5, CARRIED.period_ns, NOW)
+
+    host.merge.restore_below(log, [(NOW + SECOND, replica)], NOW + SECOND)  # It came late.
+
+    assert host.used(UNKNOWN, now=NOW + SECOND) == [5]
+
+
 def test_received_counters_replace_those_of_the_node_and_invalid_ones_are_counted() -> None:
     w = Merging()
     w.spend(KEY, 5)
