@@ -378,7 +378,8 @@ class _Decision(Struct, frozen=True):
         assert answer.remaining is not None
         most = max(least, option.bound.most) + rounding
         fewest, upmost = max(0, limit.ceiling - most), max(0, limit.ceiling - least)
-        if not fewest <= answer.remaining <= upmost + rounding:
+        dropped = self._dropped_by_merge(limit)
+        if not fewest <= answer.remaining <= upmost + rounding + dropped:
             return f"{answer.remaining} units are left, not {fewest} to {upmost}"
         hard = Terms.of(limit).hard
         if answer.spends and answer.over_soft not in (least > hard, most > hard):
@@ -394,6 +395,16 @@ class _Decision(Struct, frozen=True):
         answer, counter = self.row.answer, self.counter
         clock_s = counter.excuses.clocks.followed_s(counter.place_of(answer), answer.answered_at)
         return ceil(clock_s * 1e9 * limit.amount / limit.period_ns)
+
+    def _dropped_by_merge(self, limit: Limit) -> int:
+        """Return the units of a sliding window that a merge may have dropped: less than one unit
+        of a member's window before is no unit, but two such rests may be one."""
+        if limit.algorithm is not Algorithm.SLIDING_WINDOW:
+            return 0
+        answer, counter = self.row.answer, self.counter
+        begin = answer.asked_at - 2 * limit.period_ns / 1e9
+        place = counter.place_of(answer)
+        return int(counter.excuses.disturbed_s(place, begin, answer.answered_at) > 0.0)
 
     def _time_error_ns(self, option: _Option) -> int:
         """Return by how much clocks and rounding may change a retry time or a delay."""

@@ -30,6 +30,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket}
   - key: home
     rate_limit: {unit: day, requests_per_unit: 400, global: {mode: home, home: dc1}}
+  - key: sliding
+    rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding_window}
   - key: split
     rate_limit: {period: 5s, requests_per_unit: 6, algorithm: token_bucket, global: {mode: split}}
   - key: home_log

@@ -353,3 +353,26 @@ def test_a_hit_expires_late_by_at_most_the_time_for_which_another_member_decided
     found = violated("daily", [*rows(100, 3.5, 4), denied], [crash], disturbances=away)
 
     assert ("retry_after" in found) == is_wrong
+
+
+@pytest.mark.parametrize(("until", "left"), [(52.0, {8, 9}), (None, {8})])
+def test_a_merge_may_drop_the_rest_of_a_unit_of_the_window_before(until, left) -> None:
+    mark = 255 << 8 * shard_of(encode_key(KNOWN["sliding"].id, ["k"]))
+    moved = [(49.0, mark), (until, 0)] if until else []
+    seen = Disturbances(samples={"dc1": [(0.0, 0), *moved]})
+    crash = Fault(0.5, "crash", 0.9, {"node": order_of("sliding")[0]})
+    hits = rows(2, 50, 51)  # In the next window, each of them is less than a unit.
+
+    accepted = {
+        remaining
+        for remaining in (7, 8, 9, 10)
+        if not violated(
+            "sliding",
+            [*hits, Answered(65.0, 65.001, "dc1", "k", 1, True, Source.OWNER, remaining=remaining)],
+            [crash],
+            disturbances=seen,
+            end=200.0,
+        )
+    }
+
+    assert accepted == left
