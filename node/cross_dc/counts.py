@@ -233,13 +233,16 @@ class CrossDcCounts:
             spread = 0.9 + 0.2 * self._random.random()  # So that nodes send at different times.
             # Other data centers get no refunds, so counts wait for the refunds of their checks.
             await runtime.sleep(INTERVAL * spread)  # The interval between two messages.
-            for _ in self.flush():
-                await runtime.checkpoint()
+            # Digests are sent between two rounds, when most sent counts are acknowledged. A count
+            # that arrives while its digest is on the way would be sent again.
             if runtime.current_time() >= digest_at:
                 digest_at = runtime.current_time() + _DIGEST_EVERY
                 for _ in self._keys.forget_expired():
                     await runtime.checkpoint()
-                self.send_digests()
+                for _ in self.send_digests():
+                    await runtime.checkpoint()
+            for _ in self.flush():
+                await runtime.checkpoint()
 
     async def send_all(self, patience: float) -> None:
         """Send all waiting counts, because this node is the last one of its data center to stop;
@@ -403,25 +406,32 @@ class CrossDcCounts:
         received = self._keys.received.get(sender, DigestedCounts(shard_of))
         return self._recovery.answer(sender, message, received.by_shard)
 
-    def send_digests(self) -> None:
-        """Send digests of the acknowledged counts to their owners in other data centers."""
+    def send_digests(self) -> Iterator[None]:
+        """Send digests of the acknowledged counts to their owners in other data centers, at most
+        one message at each step."""
         for name in self._keys.others:
             dissemination = self._keys.to_send[name]
             ring = self._view.ring(name)
             by_owner: dict[NodeId, list[int]] = {}
-            for shard in dissemination.acknowledged.sums:
-                by_owner.setdefault(ring.owner(shard), []).append(shard)
+            for shard in [*dissemination.acknowledged.sums]:
+                shards = by_owner.setdefault(ring.owner(shard), [])
+                shards.append(shard)
+                if len(shards) == _SHARDS_PER_DIGEST:
+                    self._send_digest(dissemination, ring.owner(shard), shards)
+                    del by_owner[ring.owner(shard)]
+                    yield
             for owner, shards in by_owner.items():
-                link = self._link_to(owner)
-                if link is not None:
-                    for start in range(0, len(shards), _SHARDS_PER_DIGEST):
-                        some = sorted(shards[start : start + _SHARDS_PER_DIGEST])
-                        self._send_digest(link, dissemination, some)
+                self._send_digest(dissemination, owner, shards)
+                yield
 
     def _send_digest(
-        self, link: Link, dissemination: CountDissemination, shards: list[int]
+        self, dissemination: CountDissemination, owner: NodeId, some: list[int]
     ) -> None:
-        sums = [dissemination.acknowledged.sums[shard] for shard in shards]
+        link, known = self._link_to(owner), dissemination.acknowledged.sums
+        shards = sorted([shard for shard in some if shard in known])  # Some may be sent again.
+        if link is None or not shards:
+            return
+        sums = [known[shard] for shard in shards]
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, DigestMismatch) and reply.shards:

@@ -124,7 +124,8 @@ class CountingHost:
         """Forget expired counts, and send digests."""
         for _ in self.keys.forget_expired():
             pass
-        self.counts.send_digests()
+        for _ in self.counts.send_digests():
+            pass
 
     def used(self, *keys: bytes) -> list[int]:
         return [self.engine.used(key, self.now) for key in keys]

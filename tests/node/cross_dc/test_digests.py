@@ -1,5 +1,6 @@
 """Digests of sent counts, and the rounds in which one node sends counts and digests."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -8,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import shard_of
-from ringfence.wire import Digest, DigestMismatch, Done, ErrorCode, Refused
+from ringfence.wire import Digest, DigestMismatch, Done, ErrorCode, Refused, WindowCounts
 from tests.node.cross_dc.counting_host import DAY, NOW, SECOND, WINDOW, alone, key_of, pair
 
 MANY = [key_of(value) for value in range(3000)]
@@ -31,6 +32,35 @@ def test_equal_counts_have_equal_digests() -> None:
     assert (eu.count("digests_sent"), eu.count("digests_differed")) == (3, 0)
     assert eu.counts.stats()["cells_waiting"] == 0
     assert us.used(*MANY) == [1] * 3000
+
+
+def test_each_step_sends_at_most_one_digest_message() -> None:
+    eu, _ = pair()
+    eu.spend(*MANY)
+    eu.now += SECOND
+    eu.flush()
+    eu.sent.clear()
+
+    assert [len(eu.digests()) for _ in eu.counts.send_digests()] == [1, 1, 1]
+
+
+def test_no_digest_is_sent_of_a_shard_that_is_sent_again_since_the_first_step() -> None:
+    eu, _ = pair()
+    eu.spend(*MANY)
+    eu.now += SECOND
+    eu.flush()
+    eu.sent.clear()
+    steps = eu.counts.send_digests()
+    next(steps)
+    [first] = eu.digests()
+    later = {shard_of(key) for key in MANY} - set(first)
+    resent = min(later)
+
+    eu.keys.to_send["us"].resend([resent], eu.now)
+
+    assert len([*steps]) == 2
+    assert sorted(shard for some in eu.digests() for shard in some) == sorted(later - {resent})
+    assert eu.count("digests_differed") == 0
 
 
 def test_counts_of_shards_with_different_digests_are_sent_again() -> None:
@@ -146,7 +176,12 @@ async def test_digests_are_sent_every_ten_seconds(autojump_clock: MockClock) -> 
     eu.flush()
     eu.sent.clear()
     began, sent_at = trio.current_time(), list[float]()
-    eu.counts.send_digests = lambda: sent_at.append(trio.current_time() - began)  # type: ignore[method-assign]
+
+    def record() -> Iterator[None]:
+        sent_at.append(trio.current_time() - began)
+        yield
+
+    eu.counts.send_digests = record  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(eu.counts.run)
         await trio.sleep(35)
@@ -154,3 +189,17 @@ async def test_digests_are_sent_every_ten_seconds(autojump_clock: MockClock) -> 
 
     assert len(sent_at) == 3
     assert all(10 <= after - before <= 10.5 for before, after in pairwise([0, *sent_at]))
+
+
+async def test_a_round_sends_digests_before_new_counts(autojump_clock: MockClock) -> None:
+    eu, _ = pair()
+    eu.spend(key_of(1), units=10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(eu.counts.run)
+        await trio.sleep(9.9)
+        eu.sent.clear()
+        eu.spend(key_of(2), units=10)
+        await trio.sleep(0.3)
+        nursery.cancel_scope.cancel()
+
+    assert [type(message) for _, message in eu.sent] == [Digest, WindowCounts]
