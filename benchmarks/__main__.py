@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -28,12 +29,12 @@ BENCHMARKS = {
         "far",
         "start",
     ),
-    "members": ("restarts", "crash", "stall", "join"),
+    "members": ("restarts", "crash", "stall", "join", "global"),
     "comparison": ("cold", "peers"),
     "gateway": ("integrations", "gateway", "gateway_load", "envoy", "floods"),
     "simulation": ("simulation", "membership", "replay"),
 }
-"""Names of the benchmarks by folder; each is a module with a function `run(rounds)`."""
+"""Names of the benchmarks by folder; each has a module with a function `run(rounds)`."""
 FOLDERS = {name: folder for folder, names in BENCHMARKS.items() for name in names}
 NAMES = tuple(FOLDERS)
 
@@ -65,6 +66,11 @@ def main(arguments: list[str]) -> int:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def module_of(name: str) -> str:
+    """Return the module of a benchmark. The module of a name that is a keyword ends with `_`."""
+    return f"benchmarks.{FOLDERS[name]}.{name}" + "_" * iskeyword(name)
 
 
 def _as_json(figures: Iterable[Figure]) -> list[Figure]:
@@ -114,9 +120,7 @@ def _run(names: Iterable[str], rounds: int) -> Iterator[Figure]:
     # Imported late: each benchmark needs only its own dependencies.
     for name in names:
         try:
-            run: Callable[[int], Iterator[Figure]] = import_module(
-                f"benchmarks.{FOLDERS[name]}.{name}"
-            ).run
+            run: Callable[[int], Iterator[Figure]] = import_module(module_of(name)).run
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"the benchmark {name} needs {error.name!r}, which is not installed; install "

@@ -8,24 +8,20 @@ held the event loop, so that checks had to wait.
 """
 
 import gc
-import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import count
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import trio
 from msgspec import Struct, field
 
 from benchmarks.members.admissions import Admissions, counted, owned_by
 from benchmarks.members.timed_node import longest_turn_ms
+from benchmarks.members.timed_nodes import TimedNodes
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
@@ -55,76 +51,11 @@ _TICK = 0.01
 
 def run(rounds: int) -> Iterator[Figure]:
     """Yield errors, lost units and over-admission of one rolling restart and of one crash."""
-    with tempfile.TemporaryDirectory() as directory:
-        nodes = _Nodes(Path(directory))
-        try:
-            nodes.start_all()
-            yield from trio.run(_measure, nodes)
-        finally:
-            nodes.kill_all()
-
-
-class _Nodes:
-    """Running node processes; each node joins through any other running node."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._rules = home / "rules.yaml"
-        self._rules.write_text(_RULES, "utf-8")
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._starts = count()
-        self.ports = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
-
-    @property
-    def url(self) -> str:
-        """Address of the cluster with all nodes as seeds."""
-        return "ringfence://" + ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-
-    def start_all(self) -> None:
-        for name in _NAMES:
-            self.start(name)
-        for name in _NAMES:
-            self.wait_for(name, f"view of {len(_NAMES)} members")
-        sleep(2 * _CALM)
-
-    def start(self, name: str) -> None:
-        other = next((each for each in self._processes if each != name), None)
-        join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
-        log = self.home / f"{name}.log"
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        with log.open("wb") as file:
-            self._processes[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "benchmarks.members.timed_node"),
-                    *(str(self.home / f"{next(self._starts)}.turns"), "node", "--name", name),
-                    *("--listen", f"127.0.0.1:{self.ports[name]}", "--rules", str(self._rules)),
-                    *join,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
-
-    def wait_for(self, name: str, words: str) -> None:
-        """Wait until a text appears in a node's log."""
-        give_up = monotonic() + 30
-        while words.encode() not in (self.home / f"{name}.log").read_bytes():
-            if self._processes[name].poll() is not None or monotonic() > give_up:
-                text = (self.home / f"{name}.log").read_text("utf-8", "replace")
-                raise RuntimeError(f"node {name} never said {words!r}:\n{text}")
-            sleep(0.02)
-
-    def stop(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a node process and wait for its end."""
-        process = self._processes.pop(name)
-        process.send_signal(number)
-        process.wait()
-
-    def kill_all(self) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        TimedNodes(Path(directory), _RULES, _NAMES) as nodes,
+    ):
+        yield from trio.run(_measure, nodes)
 
 
 class _Ledger(Struct):
@@ -137,7 +68,7 @@ class _Ledger(Struct):
     began: float = field(default_factory=monotonic)
 
 
-async def _measure(nodes: _Nodes) -> list[Figure]:
+async def _measure(nodes: TimedNodes) -> list[Figure]:
     figures: list[Figure] = []
     gc.collect()
     gc.freeze()  # A pause of the load generator does not count.
@@ -159,7 +90,7 @@ async def _measure(nodes: _Nodes) -> list[Figure]:
     return figures
 
 
-async def _rolling(nodes: _Nodes) -> None:
+async def _rolling(nodes: TimedNodes) -> None:
     for name in _NAMES:
         await trio.sleep(_SETTLED)
         await trio.to_thread.run_sync(nodes.stop, name, signal.SIGTERM)
@@ -169,7 +100,7 @@ async def _rolling(nodes: _Nodes) -> None:
     await trio.sleep(_SETTLED)
 
 
-async def _crash(nodes: _Nodes, ledger: _Ledger) -> None:
+async def _crash(nodes: TimedNodes, ledger: _Ledger) -> None:
     await trio.sleep(_SETTLED)
     ledger.admissions.crash(trio.current_time())
     nodes.stop(_KILLED, signal.SIGKILL)
@@ -230,21 +161,10 @@ async def _audit(limiter: Limiter, rule: str, ledger: _Ledger) -> list[Figure]:
     return [_figure(f"restarts.{rule}_{name}", value, unit) for name, (value, unit) in rows.items()]
 
 
-def _longest_turn(nodes: _Nodes, rule: str, ledger: _Ledger) -> Figure:
+def _longest_turn(nodes: TimedNodes, rule: str, ledger: _Ledger) -> Figure:
     longest = longest_turn_ms(nodes.home, ledger.began, monotonic())
     return _figure(f"restarts.{rule}_longest_turn_ms", longest, "ms")
 
 
 def _figure(name: str, value: float, unit: str) -> Figure:
     return Figure(name, value, unit, value, value, 1)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [int(held.getsockname()[1]) for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()

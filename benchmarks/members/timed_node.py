@@ -16,9 +16,10 @@ import trio
 
 from node import entry
 
-__all__ = ["TurnTimer", "longest_turn_ms"]
+__all__ = ["STARTED", "TurnTimer", "longest_turn_ms"]
 
-_STARTED = "shards fetched"
+STARTED = "shards fetched"
+"""Start of the log record of a node that has its shards."""
 _LONG_NS = 1_000_000
 
 
@@ -34,7 +35,7 @@ class TurnTimer(trio.abc.Instrument, logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Start to measure at the log record of a node that has its shards."""
-        self._is_started = self._is_started or record.getMessage().startswith(_STARTED)
+        self._is_started = self._is_started or record.getMessage().startswith(STARTED)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Start the time of a turn, if the node has its shards."""

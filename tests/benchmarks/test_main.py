@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import FOLDERS, NAMES, main
+from benchmarks.__main__ import NAMES, main, module_of
 from benchmarks.core import ring
 from benchmarks.reporting.figure import Figure, figure
 
@@ -30,7 +30,7 @@ def test_without_a_name_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_has_a_module(name: str) -> None:
-    assert find_spec(f"benchmarks.{FOLDERS[name]}.{name}") is not None
+    assert find_spec(module_of(name)) is not None
 
 
 @pytest.mark.usefixtures("quick")
