@@ -29,6 +29,8 @@ _INTRODUCTION = "# A run of Ringfence's simulator. Repeat it with: ringfence sim
 _REMEDY = "correct it, or write a new case file with the option --save"
 _STEP = re.compile(r"\.?([a-z_]+)|\[(\d+)\]")
 """Part of a path in an error of msgspec, such as `$.scenario.loads[0].keys`."""
+_NAME = "`key` in "
+"""Words before the path if a name of a mapping is wrong."""
 _TYPES = {
     "object": "a mapping",
     "array": "a list",
@@ -104,14 +106,16 @@ def _checked(found: object) -> Case:
 
 def _invalid_type(message: str) -> InvalidScenario:
     """Return the error for a value of the wrong type, from the message of msgspec."""
-    what, _, path = message.partition(" - at `$")
-    place = tuple(name or int(number) for name, number in _STEP.findall(path))
+    what, _, at = message.partition(" - at ")
+    place = tuple(name or int(number) for name, number in _STEP.findall(at.rpartition("$")[2]))
     where = ".".join(map(str, place)) or "case file"
+    if at.startswith(_NAME):
+        where = f"each name in {where}"
     if missing := re.fullmatch("Object missing required field `(.*)`", what):
         return InvalidScenario(place, f"{where} must contain {missing[1]}", _REMEDY)
-    if wrong := re.fullmatch("Expected `(.*)`, got `(.*)`", what):
+    if wrong := re.fullmatch("Expected `(.*?)`(?:, got `(.*)`)?", what):
         expected, got = (
-            " or ".join(_TYPES.get(each, each) for each in names.split(" | "))
+            " or ".join(_TYPES.get(each, each) for each in (names or "another type").split(" | "))
             for names in wrong.groups()
         )
         return InvalidScenario(place, f"{where} must be {expected}, got {got}", _REMEDY)

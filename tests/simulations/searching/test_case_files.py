@@ -65,6 +65,16 @@ def test_a_case_file_has_no_defaults_and_readable_lists() -> None:
             ":2",
             "scenario.level must be core or node, got 'deep'",
         ),
+        (
+            "seed: 1\nscenario:\n  name: a\n  faults:\n  - {at: 1, verb: crash, args: {1: n1}}",
+            ":5",
+            "each name in scenario.faults.0.args must be a text, got an integer;",
+        ),
+        (
+            "seed: 1\nscenario:\n  name: a\n  1: b",
+            ":2",
+            "each name in scenario must be a text, got another type;",
+        ),
     ],
 )
 def test_a_wrong_field_of_a_case_file_is_named_with_its_line(
