@@ -217,11 +217,16 @@ class CrossDcCounts:
             await self._has_unmarked.wait()
             self._has_unmarked = runtime.Event()
             names, self._unmarked = [*self._unmarked], {}
-            to_send = [self._keys.to_send[name] for name in names]
             for _ in self._keys.mark_all(names):
                 await runtime.checkpoint()
-                while any(len(each) > _MOST_MARKED for each in to_send):
+                while self._have_many_to_send(names):
                     await runtime.sleep(INTERVAL)
+
+    def _have_many_to_send(self, names: Collection[str]) -> bool:
+        """Whether one of these data centers must get many counts first. One that has no members
+        gets none, so nothing waits for it."""
+        to_send = [self._keys.to_send[name] for name in self._keys.others if name in names]
+        return any([len(each) > _MOST_MARKED for each in to_send])
 
     async def _send_rounds(self) -> None:
         await self._has_others.wait()

@@ -141,6 +141,25 @@ async def test_the_keys_for_a_new_data_center_are_marked_in_parts(
         assert 3000 < len(host.keys.to_send["us"]) < 6000
 
 
+async def test_the_keys_for_a_data_center_do_not_wait_for_an_unreachable_one(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.cross_dc.counts._MOST_MARKED", 3000)
+    eu, us = pair()
+    eu.see("e1", "u1", "p1")
+    local = load_text(RULES_TEXT.replace(", scope: global", "")).rules
+    eu.counts.set_rules(local)
+    keys = [key_of(value) for value in range(9000)]
+    eu.spend(*keys)
+
+    async with running(eu):
+        eu.see("e1", "u1")
+        eu.counts.set_rules(RULES)
+        await trio.sleep(5)
+
+    assert us.used(*keys) == [1] * len(keys)
+
+
 def test_counts_are_sent_to_every_other_data_center() -> None:
     host = alone("u1", "p1")
     host.spend(key_of(1))
