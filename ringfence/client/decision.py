@@ -272,11 +272,12 @@ class SlotUnavailable(RingfenceError):
     """Error of `hold`: no slot of a concurrency limit was free in time, so the block did not
     run."""
 
-    def __init__(self, decision: Decision | Numbers) -> None:
+    def __init__(self, decision: Decision | Numbers, shown: str = "") -> None:
+        """`shown` is the text of the decision when the error is created again from its `args`."""
         super().__init__()
         self.decision = from_numbers(decision)
         """Denied decision."""
-        self.args = (numbers_of(self.decision),)
+        self.args = (numbers_of(self.decision), shown or repr(self.decision))
 
     def __str__(self) -> str:
         remedy = (
@@ -285,7 +286,7 @@ class SlotUnavailable(RingfenceError):
             else "wait longer with max_wait="
         )
         return (
-            f"a slot must be free to hold it, got {self.decision!r}; {remedy}, or use "
+            f"a slot must be free to hold it, got {self.args[1]}; {remedy}, or use "
             "raise_on_denied=False and look at the decision"
         )
 

@@ -76,3 +76,28 @@ def test_a_denial_that_is_created_again_has_its_wait_but_not_its_rule():
     assert (str(other), other.retry_after) == (str(error), error.retry_after)
     assert (other.decision.limit, other.decision.remaining) == (1, 0)
     assert (other.decision.source, other.decision.rule) == (error.decision.source, None)
+
+
+def test_a_missing_slot_that_is_created_again_has_the_message_with_the_rule():
+    rules = load_mapping(
+        {
+            "domain": "api",
+            "descriptors": [
+                {
+                    "key": "job",
+                    "rate_limit": {
+                        "unit": "minute",
+                        "requests_per_unit": 1,
+                        "algorithm": "concurrency",
+                    },
+                }
+            ],
+        }
+    ).rules
+    denied = Status(False, rules.rules()[0], 1, 0, 3.0, 60.0, 0.0, Source.OWNER)
+    error = SlotUnavailable(decide([denied]))
+
+    other = SlotUnavailable(*json.loads(json.dumps(error.args)))
+
+    assert "api > job" in str(error)
+    assert str(other) == str(error)
