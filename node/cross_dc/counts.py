@@ -288,8 +288,8 @@ class CrossDcCounts:
                 for some in dissemination.find_due(self._read_counts, now, are_all_due=are_all_due):
                     found += self._sure_counts(dissemination, ring, some)
                     yield
-                most = _KEYS_PER_ROUND
-            finally:  # Without a further step, all keys are queued again.
+                most = _KEYS_PER_ROUND if self._view.ring(name) == ring else 0
+            finally:  # Without a further step, or with new owners, all keys are queued again.
                 self._flushing -= 1
                 by_owner: dict[NodeId, list[DueCounts]] = {}
                 for due in dissemination.nearest(found, most):
@@ -326,7 +326,8 @@ class CrossDcCounts:
     def _send_counts(
         self, dissemination: CountDissemination, owner: NodeId, rows: Sequence[DueCounts]
     ) -> None:
-        link = self._link_to(owner)
+        # Another task may have sent counts to this owner between two steps.
+        link = None if owner in self._in_flight else self._link_to(owner)
         if link is None:
             for row in rows:
                 dissemination.on_lost(row.key, row.since)

@@ -53,7 +53,7 @@ descriptors:
 """
 RULES = load_text(RULES_TEXT).rules
 USER, PART, HOME, SHADOW, QUOTA = RULES.rules()
-MEMBERS = {"e1": "eu", "u1": "us", "p1": "ap"}
+MEMBERS = {"e1": "eu", "u1": "us", "u2": "us", "p1": "ap"}
 
 
 def key_of_rule(rule: Rule, value: int) -> bytes:

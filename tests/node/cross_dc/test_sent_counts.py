@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hashring import Member, NodeId, View, shard_of
+from hashring import shard_of
 from ringfence.limiter import Code
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import Rule
@@ -28,7 +28,6 @@ from ringfence.wire import (
 from tests.node.cross_dc.counting_host import (
     DAY,
     HOME,
-    MEMBERS,
     MS,
     NOW,
     PART,
@@ -196,7 +195,7 @@ def test_a_new_owner_in_another_data_center_receives_all_counts_again() -> None:
     assert eu.sent_keys() == []  # The owner is the same.
 
     eu.others["u2"] = CountingHost("u1")
-    view = View.of([Member(NodeId("e1"), "eu"), Member(NodeId("u2"), "us")])
+    view = view_of("e1", "u2")
     eu.counts.set_view(view, view)
     eu.now += SECOND
     eu.flush()
@@ -284,9 +283,39 @@ def test_an_owner_gets_no_counts_until_all_messages_of_a_round_are_answered() ->
     assert host.sent_keys() == [[MANY[2000]]]
 
 
+def test_an_owner_gets_one_round_at_a_time_also_when_two_tasks_send() -> None:
+    host = alone("u1")
+    host.spend(key_of(1))
+    periodic = host.counts.flush(are_all_due=True)
+    next(periodic)
+    host.spend(key_of(2))
+    host.flush(are_all_due=True)
+
+    assert [*periodic] == []
+    assert host.sent_keys() == [[key_of(2)]]
+    host.answer(Done(1))
+    host.flush(are_all_due=True)
+
+    assert host.sent_keys() == [[key_of(1)]]
+
+
+def test_counts_are_sent_to_owners_that_are_new_since_the_first_step_of_a_round() -> None:
+    host = alone("u1")
+    host.spend(*MANY[:20])
+    steps = host.counts.flush(are_all_due=True)
+    next(steps)
+    host.see("e1", "u2")
+
+    assert [*steps] == []
+    assert host.sent == []
+    host.flush(are_all_due=True)
+
+    assert [to for to, _ in host.sent] == ["u2"]
+
+
 def test_an_owner_that_has_not_answered_delays_no_other_owner() -> None:
     host = alone("u1")
-    view = View.of([Member(NodeId(n), MEMBERS[n[0] + "1"]) for n in ("e1", "u1", "u2")])
+    view = view_of("e1", "u1", "u2")
     host.counts.set_view(view, view)
     owner = view.ring("us").owner
     slow = [key for key in MANY if owner(shard_of(key)) == "u1"]
