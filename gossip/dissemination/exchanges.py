@@ -46,6 +46,8 @@ class Exchanges:
         self._no_match_since: int | None = None
         """Time since which no member had an equal digest."""
         self._join_pause = settings.join_pause
+        self._seeds_pause = settings.seeds_every
+        """Seconds until a seed of an unknown member is contacted again."""
 
     def start(self, now: int) -> None:
         """Start the periodic exchanges of member lists."""
@@ -64,7 +66,8 @@ class Exchanges:
 
     def contact_seeds(self, now: int) -> None:
         """Contact all seed addresses while no other member is known, otherwise one seed of an
-        unknown member."""
+        unknown member: soon after the first contact, which may have been with another new member,
+        and later rarely."""
         if not self.seeds:
             return
         if self._table.is_alone:
@@ -75,7 +78,8 @@ class Exchanges:
             self._join_pause = min(self._settings.max_join_pause, 2 * self._join_pause)
             return
         self._join_pause = self._settings.join_pause
-        self._timers.set((Due.JOIN, ""), now + self._jittered(self._settings.seeds_every))
+        self._timers.set((Due.JOIN, ""), now + self._jittered(self._seeds_pause))
+        self._seeds_pause = min(self._settings.seeds_every, 2 * self._seeds_pause)
         known = {record.address for record in self._table.records.values() if not record.is_gone}
         unknown_seeds = [seed for seed in self.seeds if seed not in known]
         if unknown_seeds:
@@ -120,6 +124,9 @@ class Exchanges:
         """
         for which in ("local_dc", "remote_dc"):
             self._timers.set((Due.EXCHANGE, which), now + self._jittered(self._settings.ask_again))
+        if self.seeds:
+            self._seeds_pause = self._settings.join_pause
+            self._timers.set((Due.JOIN, ""), now + self._jittered(self._seeds_pause))
 
     def _ask(self, address: Address) -> None:
         self._counters["exchanges"] += 1

@@ -162,6 +162,24 @@ def test_with_other_members_one_unknown_seed_is_asked_every_30_seconds() -> None
     assert schedule.due() == [(Due.JOIN, "", 30)]
 
 
+def test_after_the_first_contact_the_other_seeds_are_asked_soon_and_then_rarely() -> None:
+    """The first contact may be another new member, which knows nobody either."""
+    schedule = Schedule()
+    schedule.exchanges.join([SEED, OTHER_SEED], 0)
+    schedule.asked()
+    schedule.table.put(replace(B, host="seed-1"))
+    schedule.exchanges.ask_again_soon(0)
+    pauses, now = [], 0.0
+    for _ in range(9):
+        [at] = [at for kind, _, at in schedule.due() if kind is Due.JOIN]
+        pauses.append(at - now)
+        now = at
+        schedule.exchanges.contact_seeds(round(now * NS))
+        assert schedule.asked() == ["seed-2"]
+
+    assert pauses == [0.25, 0.25, 0.5, 1, 2, 4, 8, 16, 30]
+
+
 def test_known_seeds_are_not_asked() -> None:
     schedule = Schedule(B)
 
