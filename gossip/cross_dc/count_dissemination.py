@@ -64,7 +64,7 @@ class CountDissemination:
         self._most_keys = most_keys
         self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
-        self.acknowledged = DigestedCounts(shard_of)
+        self.acknowledged = DigestedCounts(shard_of, most_keys)
         """Acknowledged cells by key."""
         self._lost: list[_Lost] = []
         """Keys to send again, by shard. They become changed keys when there are few of these."""
@@ -145,8 +145,6 @@ class CountDissemination:
     def on_acknowledged(self, key: bytes, cells: Sequence[int]) -> None:
         """Record that the other data center has received the counts `cells` of a key."""
         self.acknowledged.put(key, cells)
-        if len(self.acknowledged) > self._most_keys:
-            self.acknowledged.drop_oldest()
 
     def on_lost(self, key: bytes, since: int) -> None:
         """Queue a key again, because its counts were not acknowledged."""

@@ -9,17 +9,23 @@ from hashlib import blake2b
 
 __all__ = ["DigestedCounts", "cells_sum"]
 
+_MAX_KEYS = 1_000_000
 _EXAMINED = 300
 """Keys that one step of `forget` looks at."""
 _MODULUS = 1 << 64
 
 
 class DigestedCounts:
-    """Latest counts of each key, by shard: alternating window numbers and counts."""
+    """Latest counts of each key, by shard: alternating window numbers and counts.
 
-    def __init__(self, shard_of: Callable[[bytes], int]) -> None:
+    Above `most_keys`, the key that was put first is removed, of the shard that was not changed for
+    longest.
+    """
+
+    def __init__(self, shard_of: Callable[[bytes], int], most_keys: int = _MAX_KEYS) -> None:
         """`shard_of` returns the shard of a key."""
         self._shard_of = shard_of
+        self._most_keys = most_keys
         self.by_shard: dict[int, dict[bytes, tuple[int, ...]]] = {}
         self.sums: dict[int, int] = {}
         """Digest of each shard with keys: the sum of `cells_sum` of its keys, modulo 2 ** 64."""
@@ -43,6 +49,9 @@ class DigestedCounts:
         self.by_shard[shard] = rows
         self.sums[shard] = (self.sums.get(shard, 0) + added) % _MODULUS
         self._size += not old
+        if self._size > self._most_keys:
+            rows = self.by_shard[next(iter(self.by_shard))]
+            self.pop(next(iter(rows)))
 
     def pop(self, key: bytes) -> None:
         """Remove a key, if it has counts."""
@@ -54,11 +63,6 @@ class DigestedCounts:
             self.sums[shard] = (self.sums[shard] - cells_sum(key, cells)) % _MODULUS
             if not rows:
                 del self.by_shard[shard], self.sums[shard]
-
-    def drop_oldest(self) -> None:
-        """Remove the key that was put first, of the shard that was not changed for longest."""
-        rows = self.by_shard[next(iter(self.by_shard))]
-        self.pop(next(iter(rows)))
 
     def pop_shard(self, shard: int) -> Mapping[bytes, tuple[int, ...]]:
         """Remove all keys of a shard; return their counts."""

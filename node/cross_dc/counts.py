@@ -220,7 +220,7 @@ class CrossDcCounts:
             for _ in self._keys.mark_all(names):
                 await runtime.checkpoint()
                 while self._have_many_to_send(names):
-                    await runtime.sleep(INTERVAL)
+                    await runtime.sleep(INTERVAL)  # Each round sends a part of them.
 
     def _have_many_to_send(self, names: Collection[str]) -> bool:
         """Whether one of these data centers must get many counts first. One that has no members
@@ -291,9 +291,10 @@ class CrossDcCounts:
                 most = _KEYS_PER_ROUND if self._view.ring(name) == ring else 0
             finally:  # Without a further step, or with new owners, all keys are queued again.
                 self._flushing -= 1
-                by_owner: dict[NodeId, list[DueCounts]] = {}
-                for due in dissemination.nearest(found, most):
-                    by_owner.setdefault(ring.owner(shard_of(due.key)), []).append(due)
+                chosen = dissemination.nearest(found, most)
+            by_owner: dict[NodeId, list[DueCounts]] = {}
+            for due in chosen:
+                by_owner.setdefault(ring.owner(shard_of(due.key)), []).append(due)
             for owner, rows in by_owner.items():
                 self._send_counts(dissemination, owner, rows)
 

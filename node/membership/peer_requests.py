@@ -34,6 +34,9 @@ from ringfence.wire import (
 
 __all__ = ["PeerRequests"]
 
+_MOST_MERGES = 1000
+"""Messages with counts that wait to be merged; a further one is merged at once."""
+
 
 class PeerRequests:
     """Handler of requests that other members send to one node."""
@@ -53,6 +56,7 @@ class PeerRequests:
         self._shards = shards
         self._handler = handler
         self._subscriptions = subscriptions
+        self._waiting_merges = 0
 
     def serve(self, session: Caller, name: str, message: Message) -> None:
         """Answer a message of the member `name`, immediately or later."""
@@ -79,8 +83,12 @@ class PeerRequests:
             case WindowCounts():
                 assert self._node.running.transport is not None
                 # Merging takes about a millisecond, and many messages may have arrived at once.
+                self._waiting_merges += 1
                 merge = partial(self._merge_counts, session, name, message)
-                self._node.running.transport.call_soon(merge)
+                if self._waiting_merges > _MOST_MERGES:
+                    merge()
+                else:
+                    self._node.running.transport.call_soon(merge)
             case Digest():
                 session.send(cross_dc.receive_digest(self._datacenter_of(name), message))
             case RecoverCounts():
@@ -104,6 +112,8 @@ class PeerRequests:
             session.send(Refused(message.seq, ErrorCode.BAD_MESSAGE, str(error)))
 
     def _merge_counts(self, session: Caller, name: str, message: WindowCounts) -> None:
+        self._waiting_merges -= 1
+
         def merge() -> None:
             session.send(self._shards.cross_dc.receive_counts(self._datacenter_of(name), message))
 

@@ -50,13 +50,13 @@ def test_expired_windows_are_forgotten_in_steps() -> None:
     assert len(counts) == 1
 
 
-def test_the_key_that_was_put_first_is_dropped_first() -> None:
-    counts = DigestedCounts(shard_of)
+def test_above_the_bound_the_key_that_was_put_first_is_removed() -> None:
+    counts = DigestedCounts(shard_of, most_keys=2)
     for key in (b"a", b"b", b"a", b"c"):
         counts.put(key, [7, 1])
-    counts.drop_oldest()
 
     assert [key for rows in counts.by_shard.values() for key in rows] == [b"a", b"c"]
+    assert (len(counts), set(counts.sums)) == (2, {shard_of(b"a"), shard_of(b"c")})
 
 
 def test_sums_are_the_same_in_every_release() -> None:

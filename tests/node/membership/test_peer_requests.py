@@ -151,6 +151,19 @@ def test_counts_are_merged_in_a_later_turn(name: str, datacenter: str) -> None:
     assert session.sent == [Done(1)]
 
 
+def test_at_most_1000_messages_with_counts_wait_to_be_merged() -> None:
+    node, session, counts = Node(), Session(), WindowCounts(3, "w", [], [])
+
+    for _ in range(1003):
+        node.requests.serve(cast(Any, session), "far", counts)
+    assert (len(node.later), len(session.sent)) == (1000, 3)
+    for merge in node.later:
+        merge()
+    node.requests.serve(cast(Any, session), "far", counts)
+
+    assert (len(node.later), len(session.sent)) == (1001, 1003)
+
+
 def test_an_internal_error_while_counts_are_merged_is_answered() -> None:
     node, session = Node(), Session()
     node.errors = {"receive_counts": RuntimeError("bug")}
