@@ -6,11 +6,9 @@ a pause, which queries the other data center each time. Meanwhile the remote nod
 stopped and killed 20 times. No node may end, and an owner must answer each check.
 """
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ import trio
 
 from benchmarks.cluster.cluster import share
 from benchmarks.cluster.relay import DistantRelay
+from benchmarks.node_process import start_node
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import connect, open_cluster
 from ringfence.client.limiter import Limiter
@@ -121,20 +120,12 @@ class FarNodes:
         """Start the process of one node."""
         self.starts += (self._home / f"{name}.log").exists()
         join = [f"--join=127.0.0.1:{self._door(each)}" for each in _PLACES if each != name]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        with self._log(name).open("wb") as file:
-            self._processes[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "node.entry", "node", "--name", name),
-                    *("--listen", f"127.0.0.1:{self._ports[name]}"),
-                    *("--advertise", f"127.0.0.1:{self._door(name)}"),
-                    *("--datacenter", _PLACES[name], "--rules", str(self._rules), *join),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
+        arguments = [
+            *("node", "--name", name, "--listen", f"127.0.0.1:{self._ports[name]}"),
+            *("--advertise", f"127.0.0.1:{self._door(name)}"),
+            *("--datacenter", _PLACES[name], "--rules", str(self._rules), *join),
+        ]
+        self._processes[name] = start_node("node.entry", arguments, self._log(name))
 
     def wait_for(self, name: str, words: str) -> None:
         """Wait until a text appears in a node's log, or until any node has ended."""

@@ -1,10 +1,8 @@
 """Node processes that measure the turns of their tasks, see `timed_node`."""
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -12,6 +10,7 @@ from time import monotonic, sleep
 from typing import Self
 
 from benchmarks.members.timed_node import STARTED
+from benchmarks.node_process import start_node
 
 __all__ = ["TimedNodes"]
 
@@ -70,22 +69,14 @@ class TimedNodes:
         """Start the process of one node."""
         other = next((each for each in self._processes if each != name), None)
         join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
+        arguments = [
+            *(str(self.home / f"{next(self._starts)}.turns"), "node", "--name", name),
+            *("--listen", f"127.0.0.1:{self.ports[name]}", "--rules", str(self._rules)),
+            *join,
+            *self._more_flags.get(name, ()),
+        ]
         log = self.home / f"{name}.log"
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        with log.open("wb") as file:
-            self._processes[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "benchmarks.members.timed_node"),
-                    *(str(self.home / f"{next(self._starts)}.turns"), "node", "--name", name),
-                    *("--listen", f"127.0.0.1:{self.ports[name]}", "--rules", str(self._rules)),
-                    *join,
-                    *self._more_flags.get(name, ()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
+        self._processes[name] = start_node("benchmarks.members.timed_node", arguments, log)
 
     def wait_for(self, name: str, words: str) -> None:
         """Wait until a text appears in a node's log."""
