@@ -50,7 +50,7 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move the fake clock forward by some seconds.
 
-        Raises `TypeError` if `seconds` is no number, `ValueError` if it is negative or infinite.
+        Raises `TypeError` if `seconds` is not a number, `ValueError` if it is negative or infinite.
         """
         if not isinstance(seconds, Real):
             raise TypeError(

@@ -356,8 +356,11 @@ class Invariants:
         )
 
     def _is_beside_owner(self, broken: BrokenConnections, rule: str, held: HeldSlot) -> bool:
-        """Return whether a standby granted a slot while the owner decided, too: connections to the
-        owner broke, or a fault without sides of its own kept the standby from reaching it."""
+        """Return whether a standby granted a slot while the owner decided, too.
+
+        Connections to the owner broke, or a fault kept the standby from reaching it. Faults that
+        divide the members are counted by `sides` instead.
+        """
         if held.source is not Source.STANDBY:
             return False
         answer = Answered(

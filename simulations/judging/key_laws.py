@@ -397,8 +397,11 @@ class _Decision(Struct, frozen=True):
         return ceil(clock_s * 1e9 * limit.amount / limit.period_ns)
 
     def _dropped_by_merge(self, limit: Limit) -> int:
-        """Return the units of a sliding window that a merge may have dropped: less than one unit
-        of a member's window before is no unit, but two such rests may be one."""
+        """Return the units of a sliding window that a merge may have dropped.
+
+        Each member rounds down what remains of its previous window, so a merge may lose up to one
+        unit of the sum.
+        """
         if limit.algorithm is not Algorithm.SLIDING_WINDOW:
             return 0
         answer, counter = self.row.answer, self.counter
