@@ -11,7 +11,7 @@ from ringfence.errors import ConfigError
 from simulations.cli.single_runs import nearby_option, report_option, report_path, run_and_show
 from simulations.scenarios.bounds import BOUNDS, SEED
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault
 from simulations.scenarios.scenario import Level, Scenario

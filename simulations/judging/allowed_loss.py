@@ -14,7 +14,7 @@ from itertools import permutations
 from msgspec.structs import replace
 
 from hashring import Member, NodeId, Ring, View, shard_of
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [

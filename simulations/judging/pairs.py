@@ -12,7 +12,7 @@ from itertools import combinations
 from ringfence.limiter import Algorithm
 from ringfence.rules import OnFailure, Rule
 from simulations.judging.allowed_loss import hosts_of, members_of
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = ["Usage", "fault_names", "features_of_rule", "pair_name", "pairs_met", "wanted_pairs"]

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
 from simulations.scenarios.bounds import BOUNDS, Bounds
-from simulations.scenarios.fault_arguments import check
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.arguments import check
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.latency import PRESETS
 from simulations.scenarios.scenario import Args, Fault, Load, Network, Scenario

@@ -29,7 +29,7 @@ class Fault(Struct, frozen=True):
 
     at: float
     verb: str
-    """A verb of `simulations.scenarios.fault_injection`."""
+    """A verb of `simulations.scenarios.faults.injection`."""
     until: float | None = None
     """End of the fault; None if it is instantaneous or never ends."""
     args: Args = field(default_factory=dict)

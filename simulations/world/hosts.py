@@ -13,7 +13,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.transport.interface import Address
 from simulations.reporting.events import Events
 from simulations.runtimes.virtual_time import HostClock
-from simulations.scenarios.faulty_containment import FaultyContainment
+from simulations.scenarios.faults.faulty_containment import FaultyContainment
 from simulations.scenarios.latency import Place
 from simulations.scenarios.scenario import Scenario
 

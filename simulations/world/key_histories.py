@@ -14,7 +14,7 @@ from simulations.reporting.outcome import KeyHistory, Request, Span, Violation
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import NamedRules
 from simulations.world.over_limit import Excess, excess_of
-from simulations.world.shard_watch import ShardWatch
+from simulations.world.watches.shard_watch import ShardWatch
 
 __all__ = ["key_histories", "keys_of"]
 

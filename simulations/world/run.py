@@ -22,15 +22,15 @@ from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
-from simulations.scenarios.fault_arguments import check
-from simulations.scenarios.fault_injection import apply
+from simulations.scenarios.faults.arguments import check
+from simulations.scenarios.faults.injection import apply
 from simulations.scenarios.scenario import Fault, Scenario
 from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
-from simulations.world.membership_watch import detection_bound
 from simulations.world.observer import Observer
 from simulations.world.over_limit import worst_excess
-from simulations.world.settling_watch import SettlingWatch
+from simulations.world.watches.membership_watch import detection_bound
+from simulations.world.watches.settling_watch import SettlingWatch
 from simulations.world.world import World
 
 __all__ = ["CLIENTS_PER_DATACENTER", "Progress", "simulate"]

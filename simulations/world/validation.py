@@ -12,7 +12,7 @@ from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.rules.loading.problems import RuleFileError
 from ringfence.rules.loading.yaml_files import load_text
 from simulations.scenarios.bounds import BOUNDS
-from simulations.scenarios.fault_arguments import check
+from simulations.scenarios.faults.arguments import check
 from simulations.scenarios.latency import delay_s
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.rule_changes import format_fault

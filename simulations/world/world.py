@@ -28,16 +28,16 @@ from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role, token_digest
 from simulations.reporting.events import Events
 from simulations.runtimes.virtual_time import HostClock, clock
-from simulations.scenarios.faulty_containment import FaultyContainment
+from simulations.scenarios.faults.faulty_containment import FaultyContainment
 from simulations.scenarios.scenario import Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import PORT, Client, Host, Hosts
 from simulations.world.links import Links
-from simulations.world.membership_watch import MembershipWatch
 from simulations.world.named_rules import NamedRules
 from simulations.world.network import SimulatedNetwork
 from simulations.world.plain_datagrams import PlainDatagrams
-from simulations.world.shard_watch import ShardWatch
+from simulations.world.watches.membership_watch import MembershipWatch
+from simulations.world.watches.shard_watch import ShardWatch
 
 __all__ = ["World"]
 

@@ -12,7 +12,7 @@ from simulations.judging.allowed_loss import hosts_of, is_strong, members_of
 from simulations.judging.disturbance import Disturbances
 from simulations.judging.excuses.excuse import NEWS_S, Excuse, Place, until_of
 from simulations.judging.ledger import Answered
-from simulations.scenarios.fault_injection import held_up_s
+from simulations.scenarios.faults.injection import held_up_s
 from simulations.scenarios.scenario import Scenario
 
 __all__ = ["ClockErrors"]

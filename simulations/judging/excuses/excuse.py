@@ -20,7 +20,7 @@ from simulations.judging.allowed_loss import (
     members_of,
 )
 from simulations.judging.disturbance import Disturbances
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = [

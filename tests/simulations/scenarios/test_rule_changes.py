@@ -12,8 +12,8 @@ from ringfence.errors import ConfigError
 from simulations.cli.scenario import scenario_command
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.fault_arguments import NEEDS, argument_names
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.arguments import NEEDS, argument_names
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import (
     apply_settings,

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from simulations.scenarios.catalog import RULES, scenario
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Fault, Load, Scenario
-from simulations.world.membership_watch import detection_bound
 from simulations.world.run import simulate
+from simulations.world.watches.membership_watch import detection_bound
 
 EXACT = Load(rule="exact", per_second=30, keys=20)
 

@@ -1,6 +1,6 @@
 from node.shards.ownership.ownership_table import Event, State
 from simulations.reporting.outcome import OwnershipChange, Span
-from simulations.world.shard_watch import ShardWatch
+from simulations.world.watches.shard_watch import ShardWatch
 
 
 def test_states_and_changes_of_one_shard_are_kept_by_node() -> None:

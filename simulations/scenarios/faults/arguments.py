@@ -2,7 +2,7 @@
 
 from math import inf
 
-from simulations.scenarios.fault_injection import VERBS
+from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.scenario import Fault
 
 __all__ = ["NEEDS", "argument_names", "check"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.scenarios.fault_injection import held_up_s
+from simulations.scenarios.faults.injection import held_up_s
 from simulations.scenarios.scenario import Fault
 
 

@@ -1,0 +1,1 @@
+"""Faults of a scenario: their arguments, their injection, and errors inside nodes."""
