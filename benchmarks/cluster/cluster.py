@@ -28,7 +28,7 @@ RULES = """\
 domain: bench
 descriptors:
   - key: user
-    rate_limit: {requests_per_unit: 1000000000, unit: hour, algorithm: token_bucket}
+    rate_limit: {requests_per_unit: 1000000000, unit: day, algorithm: fixed_window}
 """
 _LONE = 1000
 _SECONDS = 1.0

@@ -16,6 +16,7 @@ from ringfence.client.decider import Decider
 from ringfence.client.decision import Decision
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.client.requests.check_ops import decision_of
+from ringfence.client.requests.check_ops_plain import LocalCheck
 from ringfence.client.requests.descriptors import (
     Descriptors,
     checked_cost,
@@ -169,6 +170,12 @@ class Limiter(AdhocLimitMethods):
             return decision
         target = DescriptorTarget(domain, described(descriptors))
         return await self._dispatcher.complete(target, cost, decision, timeout)
+
+    @property
+    def local_check(self) -> LocalCheck | None:
+        """Function that decides a single check as `check_now` does, if the limiter of this process
+        decides; None with nodes. Any thread may call it."""
+        return None if self._local_checks is None else self._local_checks.check
 
     def check_now(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision | None:
         """Check without waiting, if the local cache or the limiter of this process can decide;

@@ -40,6 +40,7 @@ from ringfence.client.blocking.open_limiter import LimiterLost, OpenLimiter
 from ringfence.client.connect import RulesSource, connected, local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter, closed_error
+from ringfence.client.requests.check_ops_plain import LocalCheck
 from ringfence.client.requests.descriptors import Descriptors
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.errors import RingfenceError
@@ -133,6 +134,9 @@ class BlockingLimiter:
     raise `ConfigError`. A new block connects again.
     """
 
+    _local_check: LocalCheck | None = None
+    """Decides most checks of a limiter in this process; None before it is open, and with nodes."""
+
     def __init__(
         self,
         make: Callable[[], AbstractAsyncContextManager[Limiter]],
@@ -174,6 +178,7 @@ class BlockingLimiter:
         """
         with self._lock:
             self._is_closed = True
+            self._local_check = None
             opened, self._opened = self._opened, None
         if opened is not None:
             opened.stop()
@@ -226,9 +231,9 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> Decision:
         """Check a request, and spend `cost` on every counter that it matches, or on none."""
-        opened = self._opened
-        if opened is not None and timeout is None and not self._waits:
-            known = opened.limiter.check_now(domain, descriptors, cost)
+        local_check = self._local_check
+        if local_check is not None and timeout is None:
+            known = local_check(domain, descriptors, cost)
             if known is not None:
                 return known
         return self._check(domain, descriptors, cost, timeout=timeout)
@@ -307,6 +312,8 @@ class BlockingLimiter:
                     raise closed_error()
                 if self._opened is None or not self._opened.is_alive:
                     self._opened = OpenLimiter(make or self._make)
+                    if not self._waits:
+                        self._local_check = self._opened.limiter.local_check
                     for domain, paths in self._expected:
                         self._opened.limiter.expect(domain, *paths)
                     if self._held:  # By a limiter that a signal handler has interrupted.
@@ -322,6 +329,7 @@ class BlockingLimiter:
         """
         self._lock = threading.Lock()
         self._held = {}
+        self._local_check = None
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abandon()

@@ -1,6 +1,6 @@
 """Operations of each check of a client, in Python; `_check_ops` is the compiled version."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
@@ -12,10 +12,12 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.rules.keys import bounded, with_length
 from ringfence.wire import OutcomeRow, Source
 
-__all__ = ["LocalChecks", "Matches", "decision_of", "decisions_of"]
+__all__ = ["LocalCheck", "LocalChecks", "Matches", "decision_of", "decisions_of"]
 
 _OWNER = Source.OWNER.value
 
+LocalCheck: TypeAlias = Callable[[str, object, int], Decision | None]
+"""`LocalChecks.check`."""
 _Match: TypeAlias = tuple[Rule | None, bytes]
 
 

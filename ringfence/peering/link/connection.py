@@ -211,9 +211,9 @@ class LinkConnection:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def send_queued(self) -> None:
-        """Send the queued requests: immediately when nothing is in flight, else after the ready
-        tasks.
+    def send_queued(self, *, is_large: bool = False) -> None:
+        """Send the queued requests: immediately when nothing is in flight or with `is_large`, else
+        after the ready tasks.
 
         Tasks that are ready now can add their checks to the same frame. With
         `LinkSettings.frame_interval`, the frame also waits for the end of the interval.
@@ -222,7 +222,7 @@ class LinkConnection:
             self._connect()
         if self._state is _State.READY:
             is_idle = not self._in_flight.by_seq and not self._queue.is_busy
-            if is_idle and not self._flush_plan.gathers:
+            if is_large or (is_idle and not self._flush_plan.gathers):
                 self._flush()
                 self._transport.flush()
             else:

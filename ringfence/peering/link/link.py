@@ -1,9 +1,9 @@
 """Link to one member, which accepts batches, checks and calls, and sends them in frames.
 
-Batches that wait for the member leave together in one frame. A lone batch leaves at once when
-nothing is in flight. Others leave when the tasks that are ready now have run. Only with
-`LinkSettings.frame_interval`, they wait longer. `connection` keeps the member connected;
-`request_queue` makes the frames.
+Batches that wait for the member leave together in one frame. A large batch leaves at once, and so
+does a lone batch when nothing is in flight. Others leave when the tasks that are ready now have
+run. Only with `LinkSettings.frame_interval`, they wait longer. `connection` keeps the member
+connected; `request_queue` makes the frames.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ringfence.peering.coalescer import PendingBatch, new_pending_batch
 from ringfence.peering.link.connection import ConnectionEvents, Destination, LinkConnection, Prove
 from ringfence.peering.link.denial_subscription import DenialSubscription, LocalDecisions
 from ringfence.peering.link.frames_in_flight import OnReply, Reply
-from ringfence.peering.link.outgoing import QueuedBatch
+from ringfence.peering.link.outgoing import LARGE_ROWS, QueuedBatch
 from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.link.timeouts import TimeoutWatcher
@@ -149,7 +149,7 @@ class Link:
             done(SHED)
             return None
         queued = self._queue.add(batch, hops, as_standby, done, self._transport.now())
-        connection.send_queued()
+        connection.send_queued(is_large=len(batch) >= LARGE_ROWS)
         return queued
 
     def join(self, key: bytes, cost: int, within: float | None) -> PendingBatch | None:

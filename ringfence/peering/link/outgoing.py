@@ -8,11 +8,15 @@ from msgspec import Struct
 from ringfence.peering.target import ResultCallback
 from ringfence.wire import NO_ID, Batch, CheckId, Request, Results
 
-__all__ = ["MAX_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
+__all__ = ["LARGE_ROWS", "MAX_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
 
 MAX_ROWS = 512
 """Maximum number of rows in a frame of several batches. A member can then decide one frame while
 the next one is built. So many rows always fit into a message, for any length of keys and limits."""
+
+LARGE_ROWS = 256
+"""Rows from which a batch leaves at once: the member can decide it while the next one is built, and
+more rows in its frame would save little for each row."""
 
 
 class QueuedBatch(Struct, eq=False):

@@ -24,7 +24,8 @@ RULES = {
     ],
 }
 WAITS_FOR_NO_NODE = {
-    *("keep", "check_now", "expect", "aclose", "end_waits", "release_held", "unmatched", "rules"),
+    *("keep", "check_now", "local_check", "expect", "aclose", "end_waits", "release_held"),
+    *("unmatched", "rules"),
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ringfence.limiter import Limit
+from ringfence.peering.link.outgoing import LARGE_ROWS
 from ringfence.peering.target import SHED
 from ringfence.wire import (
     MAX_KEYS,
@@ -77,6 +78,22 @@ async def test_batches_that_wait_together_share_a_frame(autojump_clock):
 
         assert all(asked.is_answered for asked in several)
         assert w.peer.rows == [2, 10]
+
+
+async def test_a_large_batch_does_not_wait_for_other_tasks(autojump_clock):
+    async with world(frame_interval=5 * DELAY) as w:
+        w.link.open()
+        await trio.sleep(1)
+        started = trio.current_time()
+        ask(w.link, "a")
+        waiting = ask(w.link, "b")
+        large = [ask(w.link, *map(str, range(LARGE_ROWS))) for _ in range(2)]
+        small = ask(w.link, "c")
+        await trio.sleep(1)
+
+        assert w.peer.rows == [1, 1 + LARGE_ROWS, LARGE_ROWS, 1]
+        assert [each.at for each in (waiting, *large)] == [[pytest.approx(started + 2 * DELAY)]] * 3
+        assert small.at == [pytest.approx(started + 7 * DELAY)]
 
 
 async def test_batches_gather_for_the_interval_after_the_previous_frame(autojump_clock):
