@@ -43,8 +43,9 @@ class ShardSearch:
         self._on_received = on_received
         self._left = self._members_to_ask(shards, first)
         """Members still to ask, by shard."""
-        self._copies: dict[int, tuple[ShardGroup, Snapshot]] = {}
-        """Replicas that were found, each with its group."""
+        self._copies: dict[int, tuple[ShardGroup, int, Snapshot]] = {}
+        """Replicas that were found, each with its group and the time at which it arrived. Levels of
+        buckets are those of this time, and the search may last longer."""
         self._silent: dict[int, list[NodeId]] = {}
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
@@ -137,7 +138,7 @@ class ShardSearch:
             self._on_received((shard,))
             return True
         if group.hold is Holding.COPY:
-            self._copies.setdefault(shard, (group, transfer.counts))
+            self._copies.setdefault(shard, (group, self._clock(), transfer.counts))
         self._remove(shard, name)
         self._follow_move(shard, NodeId(group.moved_to))
         return False
@@ -201,7 +202,7 @@ class ShardSearch:
 
     def _size_of(self, shard: int) -> int:
         copy = self._copies.get(shard)
-        return self._ownership.replicas.size_of(shard) + (0 if copy is None else len(copy[1].keys))
+        return self._ownership.replicas.size_of(shard) + (0 if copy is None else len(copy[2].keys))
 
     def _start_or_take(self, shards: Sequence[int]) -> bool:
         """Start shards, or take them over; return True, so that `ShardSteps` continues."""
@@ -221,8 +222,8 @@ class ShardSearch:
             copies, about = list(replicas.of(shard)) if shard in replicas else [], None
             if shard in self._copies and not (copies and shard in sources.standby_before):
                 # The standby has the newest copy; a former standby may have kept an older one.
-                about, found = self._copies[shard]
-                copies.append((now, found))
+                about, arrived_at, found = self._copies[shard]
+                copies.append((arrived_at, found))
             if not (silent or copies or is_sent):
                 unknown.append(shard)
                 continue

@@ -1,6 +1,7 @@
 """Search of a node for shards that it lacks: which members it asks, and when it starts them."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import pytest
 
@@ -9,11 +10,13 @@ from node.metrics.counters import Counters
 from node.shards.transfers.shard_receiver import ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sources import ShardSources
-from ringfence.limiter import PackedSnapshot
+from ringfence.limiter import Algorithm, Limit, PackedSnapshot
 from ringfence.wire import Holding, Pulled, ReplicaRequest, ShardGroup
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 SHARD = shard_of(KEY)
+SECOND = 1_000_000_000
+_Answer: TypeAlias = Callable[[NodeId], ShardGroup | Pulled | None]
 
 
 class _SlowReceiver(ShardReceiver):
@@ -66,9 +69,10 @@ async def test_a_receiver_that_acknowledges_during_a_search_is_asked_again() -> 
 
 
 class _AnsweringReceiver(ShardReceiver):
-    """Requests that members answer by a function of their name; None is silence."""
+    """Requests that members answer by a function of their name; None is silence. A group alone is
+    an answer without counters."""
 
-    def __init__(self, host: Host, answer: Callable[[NodeId], ShardGroup | None]) -> None:
+    def __init__(self, host: Host, answer: _Answer) -> None:
         super().__init__(Counters(), lambda name: None, host.ownership.steps)
         self.asked: list[NodeId] = []
         self._answer = answer
@@ -83,8 +87,10 @@ class _AnsweringReceiver(ShardReceiver):
         replicas: ReplicaRequest,
     ) -> Pulled | None:
         self.asked.append(name)
-        group = self._answer(name)
-        return None if group is None else Pulled(1, [group], PackedSnapshot(b"", 0, [], []), [])
+        found = self._answer(name)
+        if isinstance(found, ShardGroup):
+            return Pulled(1, [found], PackedSnapshot(b"", 0, [], []), [])
+        return found
 
 
 @pytest.mark.trio
@@ -119,14 +125,14 @@ async def test_a_search_asks_each_member_once_the_likeliest_holder_first(
     assert receiver.asked == [*asked]
 
 
-async def search(host: Host, names: str, answer: Callable[[NodeId], ShardGroup]) -> list[NodeId]:
+async def search(host: Host, names: str, answer: _Answer) -> list[NodeId]:
     """Search for a shard that this node owns; return the members that were asked."""
     sources, ring = ShardSources(host.name), Ring.of([Member(host.name)])
     sources.on_ring_change(Ring.of([Member(NodeId("z"))]), ring, ring, host.ownership.held)
     sources.by_shard[SHARD] = tuple(map(NodeId, names))
     receiver, found = _AnsweringReceiver(host, answer), list[int]()
     await ShardSearch(
-        *(host.name, host.ownership, sources, receiver, lambda: NOW),
+        *(host.name, host.ownership, sources, receiver, lambda: host.now),
         *(found.extend, [SHARD], None),
     ).run()
     assert found == [SHARD]
@@ -174,3 +180,22 @@ async def test_a_shard_without_counters_is_accepted_from_its_owner(
     assert host.covered_owner == covered
     assert host.started == []
     assert host.counters.as_dict()["shards_pulled"] == 1
+
+
+@pytest.mark.trio
+async def test_a_bucket_regains_units_while_the_search_goes_on() -> None:
+    """The node denied checks for as long as its search had waited for a silent member."""
+    limit = Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET)
+    owner, standby, host = Host("c", limit), Host("b", limit), Host("a", limit)
+    owner.start(5)
+    owner.copy_to(standby)
+
+    def answer(name: NodeId) -> Pulled | None:
+        if name == standby.name:
+            return host.ask(standby)
+        host.now += 3 * SECOND
+        return None
+
+    assert await search(host, "bc", answer) == ["b", "c"]
+
+    assert (host.covered_owner, host.used) == ("c", 2)
