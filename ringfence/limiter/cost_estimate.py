@@ -42,18 +42,18 @@ def bytes_per_key(limit: Limit, *, is_compiled: bool) -> int:
     """
     if is_compiled:
         return _compiled_bytes(limit)
-    entry = 160
+    entry = 120
     match limit.algorithm:
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
-            return entry + 64
+            return entry + 66
         case Algorithm.FIXED_WINDOW:
-            return entry + 116
+            return entry + 42
         case Algorithm.SLIDING_WINDOW:
-            return entry + 116 + 8 * (limit.slots - 1)
+            return entry + 112 + 8 * (limit.slots - 1)
         case Algorithm.SLIDING_WINDOW_LOG:
-            return entry + 280 + 16 * limit.ceiling
+            return entry + 290 + 16 * limit.ceiling
         case Algorithm.CONCURRENCY:
-            return entry + 335 + 215 * limit.ceiling
+            return entry + 330 + 210 * limit.ceiling
         case _:
             assert_never(limit.algorithm)
 

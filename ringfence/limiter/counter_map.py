@@ -1,17 +1,18 @@
 """Counters by key, with their sizes in bytes and their order of eviction."""
 
-from collections import OrderedDict
-from itertools import islice
+from collections import deque
 
 from ringfence.limiter.reference import Counter
 
 __all__ = ["CounterMap"]
 
 _MAX_SCANNED = 2
-"""Number of entries that each new key examines. With 2, expired entries are removed faster than
-new ones are added."""
+"""Number of keys that each new key examines. With 2, expired counters are removed faster than new
+ones are added."""
 _SAMPLE = 8
 """Number of entries from which one eviction chooses."""
+_MIN_ORDER = 64
+"""Number of keys below which those without a counter remain in the order."""
 _ENTRY_BYTES = 400
 """Bytes of a small counter with its key of at most 128 bytes."""
 
@@ -20,7 +21,11 @@ class CounterMap:
     """Counters by key, in the order in which the CLOCK algorithm examines them for eviction."""
 
     def __init__(self) -> None:
-        self.by_key: OrderedDict[bytes, Counter] = OrderedDict()
+        self.by_key: dict[bytes, Counter] = {}
+        self.order: deque[bytes] = deque()
+        """Keys in the order in which they are examined. It also has keys without a counter, and
+        keys twice that were dropped and put again. An `OrderedDict` would need 70 bytes more for
+        each key, and several times as long to grow."""
         self._extra: dict[bytes, int] = {}
         """Bytes of a counter beyond `_ENTRY_BYTES`, by key, where there are any."""
         self._extra_bytes = 0
@@ -32,7 +37,12 @@ class CounterMap:
 
     def put(self, key: bytes, counter: Counter) -> None:
         """Insert the counter of a key, or replace it."""
-        self.by_key[key] = counter
+        by_key = self.by_key
+        if key not in by_key:
+            if len(self.order) > 2 * len(by_key) + _MIN_ORDER:
+                self.order = deque(by_key)
+            self.order.append(key)
+        by_key[key] = counter
         self.weigh(key)
 
     def drop(self, key: bytes) -> None:
@@ -55,17 +65,25 @@ class CounterMap:
     def drop_expired(self, now: int) -> None:
         """Examine the next few counters in the order of eviction, and remove those that have
         expired."""
-        for key, counter in list(islice(self.by_key.items(), _MAX_SCANNED)):
+        for _ in range(min(_MAX_SCANNED, len(self.order))):
+            key = self.order.popleft()
+            counter = self.by_key.get(key)
+            if counter is None:
+                continue
             if counter.is_expired(now):
                 self.drop(key)
             else:
-                self.by_key.move_to_end(key)
+                self.order.append(key)
 
     def evict(self, now: int) -> Counter:
         """Evict, of a small sample, the counter with the smallest part of its limit in use."""
-        sample = list(islice(self.by_key.items(), _SAMPLE))
-        victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
-        for key, _counter in sample:
-            self.by_key.move_to_end(key)
+        sample: dict[bytes, Counter] = {}
+        while self.order and len(sample) < _SAMPLE:
+            key = self.order.popleft()
+            counter = self.by_key.get(key)
+            if counter is not None:
+                sample[key] = counter
+        victim = min(sample, key=lambda key: sample[key].share_in_use(now))
+        self.order.extend([key for key in sample if key != victim])
         self.drop(victim)
-        return counter
+        return sample[victim]

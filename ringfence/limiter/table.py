@@ -238,8 +238,8 @@ class Table:
             old = self._find(key)
             known = scheme.adopt(old, now) if isinstance(old, Shared) else None
             if isinstance(known, Shared):
-                for writer, cells_here in known.remote.items():
-                    counter.merge_remote(writer, cells_here, now)
+                for writer, cells_here in known.remote:
+                    counter.merge_remote(writer, pairs_of(cells_here), now)
         self.reset(key)
         if not counter.is_expired(now):
             self._insert(key, counter, now)

@@ -4,7 +4,7 @@ from simulations.mutants.value import Edit, Mutant
 
 __all__ = ["COUNTS"]
 
-_MERGE = "ringfence.limiter.reference.shared:Shared._merge"
+_MERGE = "ringfence.limiter.reference.shared:Shared._merged"
 _SUM = "ringfence.limiter.reference.shared:SharedWindow._sum"
 _LOCAL_COUNTS = "ringfence.limiter.reference.shared:SharedWindow.local_counts"
 
@@ -39,7 +39,7 @@ COUNTS = (
         (
             Edit(
                 _SUM,
-                "count += sum([known.get(number, 0) for known in self.remote.values()])",
+                "count += sum([units for at, units in _pairs(known) if at == number])",
                 "pass",
             ),
         ),
@@ -69,7 +69,7 @@ COUNTS = (
         (
             Edit(
                 "ringfence.limiter.reference.shared:SharedBucket.merge_remote",
-                "super().charge(increase, now, 0)",
+                "super().charge(merged.increase, now, 0)",
                 "super().charge(sum(cells.values()), now, 0)",
             ),
         ),

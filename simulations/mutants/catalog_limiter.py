@@ -39,8 +39,8 @@ LIMITER = (
         (
             Edit(
                 f"{_REFERENCE}.fixed_window:FixedWindowScheme.window",
-                "return start, start + self._period_ns",
-                "return start, start + self._period_ns // 2",
+                "(start, start + self._period_ns)",
+                "(start, start + self._period_ns // 2)",
             ),
         ),
         ("algorithms",),

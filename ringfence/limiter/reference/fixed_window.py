@@ -19,7 +19,7 @@ __all__ = ["FixedWindow", "FixedWindowScheme"]
 class FixedWindowScheme(WindowScheme):
     """Values derived from the limit of a fixed window: its boundaries, and the maximum count."""
 
-    __slots__ = ("_calendar", "_period_ns", "_unit_ns")
+    __slots__ = ("_calendar", "_last", "_period_ns", "_unit_ns")
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit)
@@ -28,14 +28,20 @@ class FixedWindowScheme(WindowScheme):
         self._calendar: Final = (
             None if limit.calendar is None else CalendarWindows(limit.calendar, limit.timezone)
         )
+        self._last = (0, 0)
+        """Result of the last call of `window`, so that counters share its integers."""
 
     def window(self, now: int) -> tuple[int, int]:
         """Return the window that contains `now`: its first instant, and the first instant after
         it."""
-        if self._calendar is not None:
-            return self._calendar.window(now)
-        start = now - now % self._period_ns
-        return start, start + self._period_ns
+        if not self._last[0] <= now < self._last[1]:
+            start = now - now % self._period_ns
+            self._last = (
+                (start, start + self._period_ns)
+                if self._calendar is None
+                else self._calendar.window(now)
+            )
+        return self._last
 
     def open(self, now: int, used: int = 0) -> "FixedWindow":
         """Create a counter with `used` units in the window that contains `now`."""

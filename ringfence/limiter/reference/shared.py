@@ -7,8 +7,8 @@ counts. Buckets are charged with the increase since the last message of a writer
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.reference.bucket import Bucket, BucketScheme
@@ -27,6 +27,11 @@ from ringfence.limiter.serialization import (
 __all__ = ["Shared", "SharedBucketScheme", "SharedWindowScheme"]
 
 _CELL_BYTES = 100
+_Cells: TypeAlias = tuple[int, ...]
+"""Alternating window numbers and counts, the oldest window first. Dicts would need 200 bytes more
+for each key."""
+_Remote: TypeAlias = tuple[tuple[str, _Cells], ...]
+"""Names and counts of other data centers."""
 _BEFORE = ""
 """Writer name for units that were counted before the windows changed."""
 
@@ -41,12 +46,21 @@ class _Numbers(NamedTuple):
     """Next window, where data centers with a fast clock may already count."""
 
 
+class _Merged(NamedTuple):
+    """Result of a merge of received counts."""
+
+    remote: _Remote
+    refused: int
+    """Rejected counts."""
+    increase: int
+    """Increase of the sum of the counts."""
+
+
 class Shared(ABC):
     """Interface of a counter that merges counts of other data centers."""
 
     __slots__ = ()
-    remote: dict[str, dict[int, int]]
-    """Counts of other data centers by window number. The inner maps are never changed in place."""
+    remote: _Remote
 
     @abstractmethod
     def numbers(self, now: int) -> _Numbers:
@@ -73,18 +87,16 @@ class Shared(ABC):
         """
         oldest = self.numbers(now).oldest
         cells = {
-            writer: flatten_pairs({n: count for n, count in known.items() if n >= oldest})
-            for writer, known in self.remote.items()
+            writer: flatten_pairs({n: count for n, count in _pairs(known) if n >= oldest})
+            for writer, known in self.remote
         }
         return {writer: numbers for writer, numbers in cells.items() if numbers}
 
-    def _merge(self, writer: str, cells: Mapping[int, int], now: int) -> tuple[int, int]:
-        """Merge the counts that a data center sent into the stored ones: the larger count is kept.
-
-        Returns the number of rejected counts, and the increase of the sum.
-        """
-        numbers = self.numbers(now)
-        known = {n: c for n, c in self.remote.get(writer, {}).items() if n >= numbers.oldest}
+    def _merged(self, writer: str, cells: Mapping[int, int], now: int) -> _Merged:
+        """Merge the counts that a data center sent with the stored ones: the larger count is
+        kept."""
+        numbers, remote = self.numbers(now), dict(self.remote)
+        known = {n: c for n, c in _pairs(remote.pop(writer, ())) if n >= numbers.oldest}
         refused = increase = 0
         for number, count in cells.items():
             if number > numbers.current and number != numbers.next:
@@ -93,10 +105,8 @@ class Shared(ABC):
                 increase += count - known.get(number, 0)
                 known[number] = count
         if known:
-            self.remote[writer] = known
-        else:
-            self.remote.pop(writer, None)
-        return refused, increase
+            remote[writer] = tuple(flatten_pairs(known))
+        return _Merged(tuple(remote.items()), refused, increase)
 
 
 class SharedWindowScheme(Scheme):
@@ -111,12 +121,12 @@ class SharedWindowScheme(Scheme):
 
     def open(self, now: int, used: int = 0) -> "SharedWindow":
         """Create a counter with `used` units that this data center charged."""
-        return SharedWindow(self, self.inner.open(now, used), {})
+        return SharedWindow(self, self.inner.open(now, used))
 
     def restore(self, state: Sequence[int], now: int) -> "SharedWindow":
         """Restore the counts of this data center; those of other data centers are restored
         separately."""
-        return SharedWindow(self, self.inner.restore(state, now), {})
+        return SharedWindow(self, self.inner.restore(state, now))
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Convert a counter of another limit: keep the counts of all data centers if both limits
@@ -127,13 +137,13 @@ class SharedWindowScheme(Scheme):
         """
         if isinstance(counter, SharedWindow) and counter.scheme.alignment == self.alignment:
             own = self.inner.adopt(counter.own, now)
-            return SharedWindow(self, _plain(own), dict(counter.remote))
+            return SharedWindow(self, _plain(own), counter.remote)
         if isinstance(counter, Shared):
             adopted = self.open(now)
             used = min(counter.used(now), MAX_UNITS)
             adopted.merge_remote(_BEFORE, {adopted.numbers(now).current: used}, now)
             return adopted
-        return SharedWindow(self, _plain(self.inner.adopt(counter, now)), {})
+        return SharedWindow(self, _plain(self.inner.adopt(counter, now)))
 
     @property
     def alignment(self) -> tuple[object, ...]:
@@ -151,7 +161,7 @@ class SharedWindow(Counter, Shared):
         self,
         scheme: SharedWindowScheme,
         own: FixedWindow | SlidingWindow,
-        remote: dict[str, dict[int, int]],
+        remote: _Remote = (),
     ) -> None:
         self.scheme: SharedWindowScheme = scheme
         self.own = own
@@ -187,7 +197,7 @@ class SharedWindow(Counter, Shared):
         if any(own.rolled(now).counts) if isinstance(own, SlidingWindow) else own.used(now):
             return False
         oldest = self.numbers(now).oldest
-        return all([n < oldest for known in self.remote.values() for n in known])
+        return all([n < oldest for _, known in self.remote for n in known[::2]])
 
     def state(self, now: int) -> list[int]:
         """Return this data center's count as numbers, to restore it on another node."""
@@ -218,7 +228,9 @@ class SharedWindow(Counter, Shared):
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """Merge another data center's counts of the key; return the number of rejected counts."""
-        return self._merge(writer, cells, now)[0]
+        merged = self._merged(writer, cells, now)
+        self.remote = merged.remote
+        return merged.refused
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
         """Restore another data center's counts from the counter that this counter replaces."""
@@ -228,7 +240,7 @@ class SharedWindow(Counter, Shared):
     def extra_bytes(self) -> int:
         """Bytes that the counts of this data center and of other data centers need beyond a
         small counter."""
-        return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.remote.values()))
+        return self.own.extra_bytes + _remote_bytes(self.remote)
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
         """Return a counter whose counts are the sums over all data centers."""
@@ -239,12 +251,13 @@ class SharedWindow(Counter, Shared):
                 start, end = own.scheme.window(now)
                 count = 0
             number = own.scheme.number(start)
-            count += sum([known.get(number, 0) for known in self.remote.values()])
+            for _, known in self.remote:
+                count += sum([units for at, units in _pairs(known) if at == number])
             return FixedWindow(own.scheme, start, end, count)
         total = own.rolled(now)
         counts = list(total.counts)
-        for known in self.remote.values():
-            for number, count in known.items():
+        for _, known in self.remote:
+            for number, count in _pairs(known):
                 back = max(0, total.slot - number)  # The next slot of a writer whose clock is fast.
                 if back < len(counts):
                     counts[back] += count
@@ -274,7 +287,7 @@ class SharedBucketScheme(BucketScheme):
         bucket = SharedBucket(self, now * self.ticks_per_ns + self.level_of(level))
         if max(cells, default=0) > bucket.numbers(now).next:
             raise BadState("units in a future period")
-        bucket.admitted = dict(cells)
+        bucket.admitted = tuple(flatten_pairs(cells))
         return bucket
 
     def adopt(self, counter: Counter, now: int) -> Counter:
@@ -286,7 +299,7 @@ class SharedBucketScheme(BucketScheme):
         bucket = SharedBucket(self, self.tat_after(counter, now))
         if isinstance(counter, SharedBucket):
             if counter.scheme.limit.period_ns == self.period_ns:
-                bucket.admitted, bucket.remote = dict(counter.admitted), dict(counter.remote)
+                bucket.admitted, bucket.remote = counter.admitted, counter.remote
         elif not isinstance(counter, Shared):
             bucket.note(counter.used(now), now, 0)
         return bucket
@@ -303,9 +316,9 @@ class SharedBucket(Bucket, Shared):
 
     def __init__(self, scheme: BucketScheme, tat: int) -> None:
         super().__init__(scheme, tat)
-        self.admitted: dict[int, int] = {}
+        self.admitted: _Cells = ()
         """Units of this data center by period number."""
-        self.remote: dict[str, dict[int, int]] = {}
+        self.remote: _Remote = ()
 
     def check(self, cost: int, now: int) -> Verdict:
         """Decide a check; record an admitted cost, to send it to the other data centers."""
@@ -323,17 +336,19 @@ class SharedBucket(Bucket, Shared):
         """Refund units, and reduce the count that is sent to other data centers."""
         super().refund(cost, now, age_ns, slot_id)
         number = (now - age_ns) // self.scheme.limit.period_ns
-        left = self.admitted.pop(number, 0) - cost
+        cells = dict(_pairs(self.admitted))
+        left = cells.pop(number, 0) - cost
         if left > 0:
-            self.admitted[number] = left
+            cells[number] = left
+        self.admitted = tuple(flatten_pairs(cells))
 
     def is_expired(self, now: int) -> bool:
         """Whether the bucket is empty and no count affects decisions any more."""
         if not super().is_expired(now):
             return False
         oldest = self.numbers(now).oldest
-        cells = (self.admitted, *self.remote.values())
-        return all([n < oldest for known in cells for n in known])
+        cells = (self.admitted, *[known for _, known in self.remote])
+        return all([n < oldest for known in cells for n in known[::2]])
 
     def state(self, now: int) -> list[int]:
         """Return the level of the bucket, then this data center's counts by period number."""
@@ -347,36 +362,44 @@ class SharedBucket(Bucket, Shared):
     def local_counts(self, now: int) -> list[int]:
         """Return this data center's counts of a key: alternating period numbers and counts."""
         oldest = self.numbers(now).oldest
-        return flatten_pairs({n: units for n, units in self.admitted.items() if n >= oldest})
+        return flatten_pairs({n: units for n, units in _pairs(self.admitted) if n >= oldest})
 
     def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """Merge another data center's counts of the key; return the number of rejected counts."""
-        refused, increase = self._merge(writer, cells, now)
-        super().charge(increase, now, 0)
-        return refused
+        merged = self._merged(writer, cells, now)
+        self.remote = merged.remote
+        super().charge(merged.increase, now, 0)
+        return merged.refused
 
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
         """Restore another data center's counts; the level of the bucket already includes their
         units."""
-        self._merge(writer, cells, now)
+        self.remote = self._merged(writer, cells, now).remote
 
     @property
     def extra_bytes(self) -> int:
         """Bytes that the counts of other data centers need beyond a small counter."""
-        return _CELL_BYTES * sum(map(len, self.remote.values()))
+        return _remote_bytes(self.remote)
 
     def note(self, units: int, now: int, age_ns: int) -> None:
         """Record units that this data center has admitted, to send them to other data centers."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
-        for old in [old for old in self.admitted if old < oldest]:
-            del self.admitted[old]
+        cells = {n: noted for n, noted in _pairs(self.admitted) if n >= oldest}
         if units and number >= oldest:
-            units = fitting(units, sum(self.admitted.values()))
-            self.admitted[number] = self.admitted.get(number, 0) + units
+            cells[number] = cells.get(number, 0) + fitting(units, sum(cells.values()))
+        self.admitted = tuple(flatten_pairs(cells))
 
 
 def _plain(counter: Counter) -> FixedWindow | SlidingWindow:
     """Return the counter after the assertion that it is a fixed or a sliding window."""
     assert isinstance(counter, FixedWindow | SlidingWindow)
     return counter
+
+
+def _pairs(cells: _Cells) -> Iterator[tuple[int, int]]:
+    return zip(cells[::2], cells[1::2], strict=True)
+
+
+def _remote_bytes(remote: _Remote) -> int:
+    return _CELL_BYTES * sum([len(known) for _, known in remote]) // 2

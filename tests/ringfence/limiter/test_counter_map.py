@@ -29,7 +29,7 @@ def filled(*counters: FakeCounter) -> CounterMap:
 
 
 def order(counters: CounterMap) -> list[int]:
-    return [int(key) for key in counters.by_key]
+    return [int(key) for key in counters.order]
 
 
 def test_a_counter_has_400_bytes_and_its_extra_bytes() -> None:
@@ -57,7 +57,7 @@ def test_a_dropped_or_replaced_counter_needs_no_bytes() -> None:
         counters.weigh(b"1")
     assert counters.bytes_in_use == 400 + 2
     counters.drop(b"0")
-    assert (counters.bytes_in_use, order(counters)) == (0, [])
+    assert (counters.bytes_in_use, counters.by_key) == (0, {})
 
 
 def test_two_counters_at_a_time_are_examined_for_their_end() -> None:
@@ -90,3 +90,17 @@ def test_of_eight_counters_the_least_used_is_evicted(
     assert counters.evict(0) is expected
     assert order(counters) == left
     assert counters.bytes_in_use == 400 * len(left)
+
+
+def test_keys_that_are_dropped_and_put_again_stay_few_in_the_order() -> None:
+    counters = filled(FakeCounter(), FakeCounter(share=0.5))
+
+    for _ in range(1000):
+        counters.drop(b"1")
+        counters.put(b"1", cast(Counter, FakeCounter(share=0.5)))
+
+    assert {*order(counters)} == {0, 1}
+    assert len(counters.order) < 100
+    for left in (1, 0):
+        counters.evict(0)
+        assert len(counters.by_key) == left
