@@ -9,6 +9,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks, without_row
+from node.shards.ownership.first_hits import earlier_windows
 from node.shards.ownership.origins import are_all_known
 from node.shards.ownership.shared_buckets import joined_buckets
 from node.shards.transfers.unacknowledged_transfers import (
@@ -105,11 +106,13 @@ class CounterMerge:
         the logged slots.
 
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
-        slots with the same numbers. A slot of the log that `counts` lacks is released. `limits` has
-        the limits of keys without a counter here, if `counts` does not have them.
+        slots with the same numbers. A slot of the log that `counts` lacks is released. `counts`
+        also contains the windows of the log that began with a first hit. `limits` has the limits of
+        keys without a counter here, if `counts` does not have them.
         """
         rows_of_log = {key: log.row(key, now) for key in keys}
         self.charge(rows_of_log, now, counts=counts if limits is None else limits)
+        self._keep_first_hits(rows_of_log, counts, at, now)
         slotted = [key for key in keys if log.slots(key)]
         rows = {key: row for row, key in enumerate(counts.keys)} if slotted else {}
         for key in slotted:
@@ -117,6 +120,15 @@ class CounterMerge:
             state = [] if row is None else counts.states[row]
             limit = None if row is None else counts.limits[counts.which[row]]
             self._replace_slots(key, log.slots(key), state, limit, at, now)
+
+    def _keep_first_hits(
+        self, rows: Mapping[bytes, Sequence[int]], counts: Snapshot, at: int, now: int
+    ) -> None:
+        """Let the windows of charged keys begin with the first hit that the charging member or this
+        node knows. `counts` has the windows of the former at the instant `at`."""
+        if any([limit.first_hit for limit in counts.limits]):
+            mine = self._engine.snapshot([key for key, row in rows.items() if row], now)
+            self.restore(earlier_windows(mine, counts, now - at), now)
 
     def _replace_slots(
         self,
@@ -153,6 +165,7 @@ class CounterMerge:
         for key, row in zip(counts.keys, rows, strict=True):
             (slotted if 0 in row[1::2] else plain)[key] = row
         self.charge(plain, now, counts=counts)
+        self._keep_first_hits(plain, counts, now, now)
         if slotted:
             log = FallbackLog()
             add_logs(log, counts, [slotted.get(key, ()) for key in counts.keys], now)
@@ -190,7 +203,12 @@ class CounterMerge:
         """Restore snapshots, each taken at its own instant, then charge the units in this node's
         fallback log."""
         for at, counts in copies:
-            mine = self._engine.snapshot([key for key in counts.keys if log.slots(key)], now)
+            needed = [
+                key
+                for key, which in zip(counts.keys, counts.which, strict=True)
+                if log.slots(key) or counts.limits[which].first_hit
+            ]
+            mine = self._engine.snapshot(needed, now)
             self.restore(counts, at)
             self.charge_log(log, counts.keys, mine, now, now, limits=counts)
 
