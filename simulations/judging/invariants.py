@@ -118,12 +118,12 @@ class Invariants:
         )
         self._in_force = LimitsInForce(self._seen)
         self._places.clear()
-        for name, answer in ledger.answers:
+        for name, answer in ledger.undecided:
             self._excuses.add_to_group(self._place(name, answer.key, answer.datacenter), answer)
         self._broken_groups = {
             answer.group
-            for name, answer in ledger.answers
-            if not answer.is_counted and self._is_broken(name, answer, final)
+            for name, answer in ledger.undecided
+            if self._is_broken(name, answer, final)
         }
         used = final.used_by_key()
         judgements: dict[int, Judgement] = {}

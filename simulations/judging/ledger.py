@@ -138,6 +138,9 @@ class Ledger:
     def __init__(self) -> None:
         self.answers: list[tuple[str, Answered]] = []
         """Rule and answer, in order of arrival."""
+        self.undecided: list[tuple[str, Answered]] = []
+        """Rule and answer of each check that no member decided, also of those that the failure
+        policy allows in a group that is denied."""
         self.open: dict[int, tuple[str, float]] = {}
         """Checks in flight by number: rule and key, and when the request began."""
         self._numbers = count()
@@ -159,10 +162,16 @@ class Ledger:
         """Record a request together with its answer."""
         self.answers.append((rule, answer))
         self._by_key.setdefault((rule, answer.key), []).append(answer)
+        self._add_undecided(rule, answer)
 
     def add_refunded(self, rule: str, answer: Answered) -> None:
         """Record a charge of units that was refunded."""
         self._passing.setdefault((rule, answer.key), []).append(answer)
+        self._add_undecided(rule, answer)
+
+    def _add_undecided(self, rule: str, answer: Answered) -> None:
+        if not answer.is_counted:
+            self.undecided.append((rule, answer))
 
     def keys(self, rule: str) -> list[str]:
         """Return the keys of a rule that clients checked, the most frequent key first."""

@@ -123,7 +123,7 @@ class Excuses:
     def add_to_group(self, place: Place, answer: Answered) -> None:
         """Let the excuses of a check that no member answered in time hold for its whole group,
         because a group of limits is answered as a whole."""
-        if not answer.is_counted and (found := self.of(place, answer)):
+        if found := self.of(place, answer):
             self._of_groups[answer.group] = found
 
     def _has_later_effect(self, excuse: Excuse, place: Place, answer: Answered) -> bool:

@@ -19,12 +19,13 @@ def reset(at, hosts):
     return Reset(at, frozenset(hosts))
 
 
-def violations(*resets, answer=ANSWER, beside=None, deciders=DECIDERS, rules=()):
-    """Return the violated laws; `beside` is an answer for another limit, `near`."""
+def violations(*resets, answer=ANSWER, beside=None, deciders=DECIDERS, rules=(), is_undone=False):
+    """Return the violated laws; `beside` is an answer for another limit, `near`. With `is_undone`,
+    `answer` was allowed in a group that `beside` denies."""
     ledger = Ledger()
     if beside is not None:
         ledger.add("near", beside)
-    ledger.add("day", answer)
+    (ledger.add_refunded if is_undone else ledger.add)("day", answer)
 
     def deciders_of(datacenter, rule, key):
         return {deciders} if (datacenter, rule, key) == ("dc1", "day", "k") else set()
@@ -106,6 +107,13 @@ def test_breaks_explain_that_the_policy_decides_the_whole_group_of_a_check(chang
     beside = replace(SHED, **changed)
     assert violations(to_owner, to_standby, answer=SHED, beside=beside) == expected
     assert violations(to_owner, answer=SHED, beside=beside) == ["outage", "outage"]
+
+
+def test_breaks_for_an_allowed_check_explain_that_the_policy_denies_its_group():
+    to_owner, to_standby = reset(4.9, CLIENT), reset(5.05, ("client-0", "n2"))
+    denied = replace(SHED, allowed=False, retry_after=1.0)
+    assert violations(to_owner, to_standby, answer=SHED, beside=denied, is_undone=True) == []
+    assert violations(to_owner, answer=SHED, beside=denied, is_undone=True) == ["outage"]
 
 
 ELSEWHERE = {"n1": "dc2", "n2": "dc2", "n3": "dc1", "n4": "dc1"}
