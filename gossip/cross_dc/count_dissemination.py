@@ -7,7 +7,7 @@ digests can be compared and only lost counts are sent again. The caller reads an
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice, takewhile
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -15,17 +15,17 @@ from msgspec import Struct
 from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.settings import NS_PER_SECOND
 
-__all__ = ["CountDissemination", "DueCounts", "KeyCounts"]
+__all__ = ["NEAR", "CountDissemination", "DueCounts", "KeyCounts"]
 
 _MAX_AGE_NS = NS_PER_SECOND
 """Maximum time before a changed count is sent, even when the change is small."""
 _SHARE = 100
 """A change by 1 / 100 of the limit is sent in the next round."""
-_NEAR = 5
+NEAR = 5
 """Above 4 / 5 of the limit, every change is sent in the next round."""
 _MAX_KEYS = 1_000_000
 _MOST_EXAMINED = 10_000
-"""Changed keys that are examined in one round, the oldest changes first."""
+"""Changed keys that are examined in one round."""
 _SLICE = 200
 """Keys that are examined in one step, in less than a millisecond."""
 
@@ -64,6 +64,9 @@ class CountDissemination:
         self._most_keys = most_keys
         self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
+        self._unread: OrderedDict[bytes, None] = OrderedDict()
+        """Changed keys whose counts were not read since their last change, in the order in which
+        they are examined. Others are examined when they have waited for a second."""
         self.acknowledged = DigestedCounts(shard_of, most_keys)
         """Acknowledged cells by key."""
         self._lost: list[_Lost] = []
@@ -73,13 +76,24 @@ class CountDissemination:
     def __len__(self) -> int:
         return len(self._changed) + self._lost_keys
 
-    def mark_changed(self, key: bytes, now: int) -> None:
-        """Queue a key whose count has risen, so that its counts are sent to the other data
-        center."""
+    def mark_changed(self, key: bytes, now: int, *, is_near: bool = False) -> None:
+        """Queue a key whose count has risen, so that its counts are sent to the other data center.
+
+        With `is_near`, the key is near its limit and is examined before the others.
+        """
         self._changed.setdefault(key, now)
+        self._unread[key] = None
+        if is_near:
+            self._unread.move_to_end(key, last=False)
         if len(self._changed) > self._most_keys:
             # Nothing is lost: cells are complete counts, and the next change sends them.
-            self._changed.popitem(last=False)
+            self._drop(next(iter(self._changed)))
+
+    def on_received(self, key: bytes) -> None:
+        """Examine a changed key soon, because the units of another data center may have brought it
+        near its limit."""
+        if key in self._changed:
+            self._unread[key] = None
 
     def take_due(
         self, read: _Read, most: int, now: int, *, are_all_due: bool = False
@@ -99,7 +113,7 @@ class CountDissemination:
         sent key by `on_acknowledged` or `on_lost`.
         """
         self._queue_lost()
-        keys = list(islice(self._changed, _MOST_EXAMINED))
+        keys = self._keys_to_read(now, are_all_due=are_all_due)
         for start in range(0, len(keys), _SLICE):
             some = keys[start : start + _SLICE]
             found: list[DueCounts] = []
@@ -108,24 +122,40 @@ class CountDissemination:
                 if since is None:
                     continue  # It was dropped meanwhile, because too many keys have changed.
                 if not counts.cells:
-                    del self._changed[key]
+                    self._drop(key)
                 elif are_all_due or self._is_due(key, counts, since, now):
-                    del self._changed[key]
+                    self._drop(key)
                     share = counts.used / max(1, counts.ceiling)
                     found.append(DueCounts(key, counts.cells, since, share))
+                else:
+                    self._unread.pop(key, None)
             yield found
+
+    def _keys_to_read(self, now: int, *, are_all_due: bool) -> list[bytes]:
+        """Return the keys that a round examines. Half of them may be keys that have waited for a
+        second, so that neither these nor keys near their limit wait for the others."""
+        if are_all_due:
+            return list(islice(self._changed, _MOST_EXAMINED))
+        overdue = takewhile(lambda row: now - row[1] >= _MAX_AGE_NS, self._changed.items())
+        late = [key for key, _ in islice(overdue, _MOST_EXAMINED // 2)]
+        unread = islice(self._unread, _MOST_EXAMINED - len(late))
+        return [*dict.fromkeys(chain(unread, late))]
+
+    def _drop(self, key: bytes) -> None:
+        del self._changed[key]
+        self._unread.pop(key, None)
 
     def nearest(self, found: list[DueCounts], most: int) -> list[DueCounts]:
         """Return the keys nearest to their limit, those first, and queue the others again."""
         found.sort(key=lambda due: (-due.share, due.key))
-        for due in found[most:]:
+        for due in reversed(found[most:]):
             self.on_lost(due.key, due.since)
         return found[:most]
 
     def _is_due(self, key: bytes, counts: KeyCounts, since: int, now: int) -> bool:
         unsent = sum(counts.cells[1::2]) - self._acknowledged_units(key, counts.cells)
         ceiling = max(1, counts.ceiling)
-        is_near = counts.used * _NEAR >= ceiling * (_NEAR - 1)
+        is_near = counts.used * NEAR >= ceiling * (NEAR - 1)
         return is_near or unsent * _SHARE >= ceiling or now - since >= _MAX_AGE_NS
 
     def drop_expired(self, read: Callable[[Sequence[bytes]], Sequence[Sequence[int]]]) -> None:
@@ -138,17 +168,20 @@ class CountDissemination:
         self._queue_lost()
         keys = list(islice(self._changed, _SLICE))
         for key, cells in zip(keys, read(keys), strict=True):
-            since = self._changed.pop(key)
             if cells:
-                self._changed[key] = since  # Examined last in the next round.
+                self._changed.move_to_end(key)  # Examined last in the next round.
+            else:
+                self._drop(key)
 
     def on_acknowledged(self, key: bytes, cells: Sequence[int]) -> None:
         """Record that the other data center has received the counts `cells` of a key."""
         self.acknowledged.put(key, cells)
 
     def on_lost(self, key: bytes, since: int) -> None:
-        """Queue a key again, because its counts were not acknowledged."""
+        """Queue a key again, before others, because its counts were not acknowledged."""
         self._changed[key] = min(since, self._changed.get(key, since))
+        self._unread[key] = None
+        self._unread.move_to_end(key, last=False)
 
     def resend(self, shards: Iterable[int] | None, now: int) -> None:
         """Queue the keys of shards whose counts the other data center has lost; None means all
@@ -165,6 +198,7 @@ class CountDissemination:
             self._lost_keys -= len(rows)
             for key in rows:
                 self._changed.setdefault(key, since)
+                self._unread[key] = None
 
     def _acknowledged_units(self, key: bytes, cells: Sequence[int]) -> int:
         cells_then = self.acknowledged.get(key)

@@ -6,7 +6,7 @@ Only records changes; `node.cross_dc.counts` sends and merges.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gossip.cross_dc.count_dissemination import CountDissemination
+from gossip.cross_dc.count_dissemination import NEAR, CountDissemination
 from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import shard_of
@@ -60,14 +60,11 @@ class GlobalKeys:
         receive their counts."""
         if not self._rules or not self.to_send or batch.op not in (Op.CHECK, Op.CHARGE):
             return
-        now = self._uptime()
+        now, outcomes = self._uptime(), results.outcomes
         for at, key in enumerate(batch.keys):
-            if (
-                key[:8] in self._rules
-                and batch.costs[at]
-                and results.outcomes.codes[at] in CHARGED_CODES
-            ):
-                self._mark_changed(key, now)
+            if key[:8] in self._rules and batch.costs[at] and outcomes.codes[at] in CHARGED_CODES:
+                is_near = outcomes.remaining[at] * NEAR <= outcomes.limits[at]
+                self._mark_changed(key, now, is_near=is_near)
 
     def on_started(self, shards: Sequence[int]) -> None:
         """Recover the counts of shards that this node starts without counters."""
@@ -102,14 +99,16 @@ class GlobalKeys:
             self.rounds.add_work()
             yield
 
-    def _mark_changed(self, key: bytes, now: int) -> None:
+    def _mark_changed(self, key: bytes, now: int, *, is_near: bool = False) -> None:
         for to_send in self.to_send.values():
-            to_send.mark_changed(key, now)
+            to_send.mark_changed(key, now, is_near=is_near)
         self.rounds.add_work()
 
     def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
         """Store the latest counts of a key that another data center has sent."""
         self.received.setdefault(writer, DigestedCounts(shard_of)).put(key, cells)
+        for to_send in self.to_send.values():
+            to_send.on_received(key)
 
     @property
     def has_work(self) -> bool:

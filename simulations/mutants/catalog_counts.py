@@ -81,7 +81,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.global_keys:GlobalKeys.on_decided",
-                "now = self._uptime()",
+                "now, outcomes = self._uptime(), results.outcomes",
                 "return",
             ),
         ),

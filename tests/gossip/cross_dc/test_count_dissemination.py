@@ -72,9 +72,9 @@ def test_a_change_is_sent_at_once_from_a_hundredth_of_the_limit_or_above_four_fi
 def test_acknowledged_units_of_several_windows_count() -> None:
     spread = CountDissemination(shard_of)
     spread.on_acknowledged(b"k", [5, 30, 6, 40, 7, 20])
-    spread.mark_changed(b"k", 0)
 
     for last, is_sent in ((29, False), (30, True)):
+        spread.mark_changed(b"k", 0)
         counts = [KeyCounts([6, 40, 7, last], 40 + last, 1000)]
         sent = spread.take_due(lambda keys, counts=counts: counts, 10, 0)
         assert [row.cells for row in sent] == ([[6, 40, 7, last]] if is_sent else [])
@@ -88,6 +88,7 @@ def test_only_what_the_other_side_has_not_confirmed_weighs() -> None:
 
     assert spread.take_due(counts.read, 10, 0) == []
     counts.counts[b"k"] = 505
+    spread.mark_changed(b"k", 0)
     assert rows(spread, counts, 0) == [(b"k", [7, 505], 0)]
 
 
@@ -116,6 +117,43 @@ def test_a_round_examines_the_10000_keys_that_have_waited_longest_200_at_a_step(
     assert found == keys[:10_000]
     assert {len(some) for some in examined} == {200}
     assert len(spread) == 500
+
+
+def test_a_key_near_its_limit_does_not_wait_for_others() -> None:
+    spread = CountDissemination(shard_of)
+    for number in range(9_999):
+        spread.mark_changed(b"old%d" % number, 0)
+    for number in range(10_001):
+        spread.mark_changed(b"new%d" % number, 900 * MS)
+    spread.mark_changed(b"near", 900 * MS, is_near=True)
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        return [KeyCounts([7, 1], 900 if key == b"near" else 1, 1000) for key in some]
+
+    for now in (900 * MS, 1000 * MS):
+        found = {row.key for row in spread.take_due(read, 20_000, now)}
+        assert (b"near" in found) == (now == 900 * MS)
+    assert len(found) == 5_000
+    assert all(key.startswith(b"old") for key in found)
+
+
+def test_a_waiting_key_is_read_again_after_a_change_or_a_second() -> None:
+    spread, reads = CountDissemination(shard_of), list[int]()
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        reads.append(now)
+        return [KeyCounts([7, 1], 1, 1000)] * len(some)
+
+    spread.mark_changed(b"key", 0)
+    for now in range(0, 1100, 100):
+        if now == 300:
+            spread.mark_changed(b"key", now * MS)
+        if now == 500:
+            spread.on_received(b"key")
+            spread.on_received(b"other")
+        spread.take_due(read, 10, now * MS)
+
+    assert reads == [0, 300, 500, 1000]
 
 
 def test_a_change_between_two_steps_of_a_round_is_sent_later() -> None:
