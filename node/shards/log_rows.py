@@ -7,12 +7,28 @@ units: they ignore pairs without units, and units without a slot are charged.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
+
+from msgspec.structs import replace
 
 from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
 
-__all__ = ["add_logs", "log_rows", "without_checks", "without_row", "without_units"]
+__all__ = [
+    "add_logs",
+    "log_rows",
+    "without_checks",
+    "without_logged_checks",
+    "without_row",
+    "without_units",
+]
+
+_NEAR_DIVISOR = 32
+"""Units of a log belong to a check if their ages differ by at most this fraction of the period, and
+`_NEAR_NS`. Each transfer may move units to the next part of the period."""
+_NEAR_NS = 50_000_000
+"""Allowance for the recorded time of a check, which is that of its answer."""
 
 
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
@@ -50,16 +66,57 @@ def without_checks(
 ) -> list[list[int]]:
     """Subtract the units of checks that both members admitted from the fallback log of the other
     member."""
+    return _subtract_checks(keys, rows, checks, {})[0]
+
+
+def without_logged_checks(
+    counts: Snapshot, rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
+) -> tuple[list[list[int]], list[DecidedCheck]]:
+    """Subtract checks that both members admitted from the other member's fallback log, but leave
+    units of other times.
+
+    `counts` are the counters of the other member. Also returns the checks whose units the log lacks
+    because that member has refunded them. The cost of such a check is the number of units that the
+    caller must remove from its own charge instead.
+    """
+    pairs = zip(counts.keys, counts.which, strict=True)
+    periods_ns = {key: counts.limits[which].period_ns for key, which in pairs}
+    near_ns = {
+        check.key: periods_ns[check.key] // _NEAR_DIVISOR + _NEAR_NS
+        for check in checks
+        if check.key in periods_ns
+    }
+    return _subtract_checks(counts.keys, rows, checks, near_ns)
+
+
+def _subtract_checks(
+    keys: Sequence[bytes],
+    rows: Sequence[Sequence[int]],
+    checks: Sequence[DecidedCheck],
+    near_ns: Mapping[bytes, int],
+) -> tuple[list[list[int]], list[DecidedCheck]]:
+    """Subtract the units of checks from a fallback log; also return the checks that it lacks.
+
+    `near_ns` has the largest difference between the ages of a check and of its units, by key. All
+    units of other keys are near. The cost of a returned check is the number of units that are not
+    near and were left.
+    """
     by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
+    unlogged: list[DecidedCheck] = []
     for check in checks:
         units, slots = by_key.get(check.key, ([], []))
-        if check.row[SLOT_ID] in slots:
-            slots.remove(check.row[SLOT_ID])
-        _take_units(units, check.age_ns, check.cost)
-    return [
+        slot = check.row[SLOT_ID]
+        if slot in slots:
+            slots.remove(slot)
+        most_ns = inf if slot else near_ns.get(check.key, inf)  # A renewed slot has a new age.
+        far = _take_units(units, check.age_ns, check.cost, most_ns)
+        if far:
+            unlogged.append(replace(check, cost=far))
+    left = [
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)
     ]
+    return left, unlogged
 
 
 def without_row(row: Sequence[int], other: Sequence[int]) -> list[int]:
@@ -107,12 +164,21 @@ def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:
     return {slot: (max(0, period_ns - left), units) for slot, left, units in triples}
 
 
-def _take_units(row: list[int], age_ns: int, units: int) -> None:
-    """Subtract units from a row of a fallback log, starting with the pair whose age is nearest."""
+def _take_units(row: list[int], age_ns: int, units: int, near_ns: float = inf) -> int:
+    """Subtract units from a row of a fallback log, starting with the pair whose age is nearest.
+
+    Pairs whose ages differ by more than `near_ns` stay as they are. Returns the units that would
+    have come from them.
+    """
+    far = 0
     # The part of the period that a check fell into is the oldest that is not older than the check.
     for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - age_ns)):
         taken = min(units, row[at + 1])
-        row[at + 1] -= taken
+        if abs(row[at] - age_ns) > near_ns:
+            far += taken
+        else:
+            row[at + 1] -= taken
         units -= taken
         if not units:
             break
+    return far

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
-from node.shards.log_rows import without_checks
+from node.shards.log_rows import without_logged_checks
 from node.shards.ownership.cover import Cover
 from ringfence.limiter import Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
@@ -42,7 +42,8 @@ class DuplicateChecks:
         owner. `is_added` means that the units of both are added; otherwise nothing is removed.
         `is_restored` means that the sender's counters replace those of this node; then their
         charges stay. Otherwise the earlier charge stays, because the later one may belong to a
-        later window. Of a refund that both have applied, the one on this node is undone.
+        later window; but if the sender has refunded its charge, the one on this node is removed. Of
+        a refund that both have applied, the one on this node is undone.
         """
         if not decided:
             return logs
@@ -60,6 +61,9 @@ class DuplicateChecks:
                 # it has forwarded, and the owner has charged those.
                 since = cover.since
                 theirs_first = [each for each in theirs_first if now - each.age_ns >= since]
+        if ours_first:
+            logs, refunded = without_logged_checks(counts, logs, ours_first)
+            theirs_first += [self._charged_here(each, now) for each in refunded]
         if refunds:  # First, because they may have removed the charges that are removed below.
             self._refunds.undo(refunds, counts, now)
         if theirs_first:
@@ -67,7 +71,7 @@ class DuplicateChecks:
         if cover is not None:
             for check in [each for each in theirs_first if not each.row[SLOT_ID]]:
                 cover.log.take_back(check.key, check.cost)
-        return without_checks(counts.keys, logs, ours_first) if ours_first else logs
+        return logs
 
     def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:
         """Return a check of another member with the age and the outcome of its charge on this

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import without_checks, without_units
+from node.shards.log_rows import without_checks, without_logged_checks, without_units
+from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.wire import DecidedCheck
 
 S = 10**9
@@ -171,12 +172,34 @@ def test_units_that_the_receiver_has_are_subtracted_from_a_row_the_oldest_first(
     assert without_units(keys, rows, {b"k": 99, b"s": 1}) == [[], [7, 0]]
 
 
-def test_checks_that_both_members_admitted_are_subtracted_from_a_row() -> None:
-    def check(key: bytes, cost: int, age_ns: int, slot: int = 0) -> DecidedCheck:
-        return DecidedCheck((1, 1, 0), key, cost, age_ns, (0, 0, 0, 0, 0, 0, slot, 0))
+def decided(key: bytes, cost: int, age_ns: int, slot: int = 0) -> DecidedCheck:
+    return DecidedCheck((1, 1, 0), key, cost, age_ns, (0, 0, 0, 0, 0, 0, slot, 0))
 
+
+def test_checks_that_both_members_admitted_are_subtracted_from_a_row() -> None:
     keys, rows = [b"k", b"s"], [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
-    checks = [check(b"k", 3, 21), check(b"s", 1, 5, slot=8), check(b"unknown", 1, 5)]
+    checks = [decided(b"k", 3, 21), decided(b"s", 1, 5, slot=8), decided(b"unknown", 1, 5)]
 
     assert without_checks(keys, rows, checks) == [[30, 2, 10, 4], [7, 0]]
     assert without_checks(keys, rows, []) == [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
+
+
+def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time() -> None:
+    plain, slotted = Limit.of_ns(9, MINUTE), Limit.of_ns(9, MINUTE, algorithm=Algorithm.CONCURRENCY)
+    counts = Snapshot([b"k", b"s", b"e"], [[], [], []], [plain, slotted], [0, 1, 0], [])
+    rows = [[30 * S, 3, 20 * S, 2], [7 * S, 1, 8, 0], []]
+    checks = [
+        decided(b"k", 1, 31 * S),
+        decided(b"k", 4, 21 * S),
+        decided(b"k", 1, 4 * S),
+        decided(b"s", 1, 0, slot=8),  # Its age is that of its grant, not of its last renewal.
+        *(decided(b"e", 1, 5), decided(b"unknown", 1, 5)),
+    ]
+
+    rest, unlogged = without_logged_checks(counts, rows, checks)
+
+    assert rest == [[30 * S, 2], [], []]
+    assert [(each.key, each.cost, each.age_ns) for each in unlogged] == [
+        (b"k", 2, 21 * S),
+        (b"k", 1, 4 * S),
+    ]

@@ -105,6 +105,29 @@ def test_a_check_and_its_refund_at_two_members_leave_the_other_units(
     assert one.used == units
 
 
+@pytest.mark.parametrize("algorithm", [Algorithm.SLIDING_WINDOW_LOG, Algorithm.TOKEN_BUCKET])
+@pytest.mark.parametrize("ago_s", [10, 8])
+def test_a_refund_of_the_sender_leaves_its_charges_of_another_time(
+    algorithm: Algorithm, ago_s: int
+) -> None:
+    """A unit of the later charge was removed as a duplicate, although the node's own charge of the
+    check had expired."""
+    second_ns = 1_000_000_000
+    limit = Limit.of_ns(20, 10 * second_ns, algorithm=algorithm)
+    owner, standby = Host("c", carried=limit), Host("a", carried=limit)
+    owner.start()
+    owner.spend(1, at=NOW - ago_s * second_ns, check_id=CHECK)
+    standby.cover("c", at=NOW - 11 * second_ns)
+    later = NOW - ago_s * second_ns + 1_000_000
+    standby.spend(1, at=later, check_id=CHECK)
+    standby.refund(1, at=later, check_id=REFUND)
+    standby.spend(5)
+
+    owner.pull(standby)
+
+    assert owner.used == 5
+
+
 def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
     """The refund of the second charge removed only what had not drained since, so nothing."""
     second_ns = 1_000_000_000
