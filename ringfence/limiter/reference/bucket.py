@@ -65,7 +65,7 @@ class BucketScheme(Scheme):
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Convert a counter of another limit to a bucket with an equal level, rounded up by less
         than a tick."""
-        return Bucket(self, self.tat_after(counter, now))
+        return Bucket(self, self.tat_after(counter.own_part(now), now))
 
     def tat_after(self, counter: Counter, now: int) -> int:
         """Return the theoretical arrival time (TAT) of a bucket that contains the units in use

@@ -104,6 +104,11 @@ class Counter(ABC):
         cost."""
         return 0
 
+    def own_part(self, now: int) -> "Counter":
+        """Return the units of this data center alone, if several data centers share the counter;
+        otherwise the counter itself."""
+        return self
+
     def share_in_use(self, now: int) -> int:
         """Return the used part of the limit in millionths, which an eviction would make
         available again."""
@@ -147,9 +152,11 @@ class Scheme(ABC):
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Convert a counter of another limit, without making more units available.
 
-        By default the units in use count as charged now.
+        By default the units in use count as charged now. If data centers shared the counter and do
+        not share the result, each of them keeps its own units only. Otherwise all of them would
+        count the units of all, also when they share the counter again.
         """
-        return self.open(now, min(counter.used(now), MAX_UNITS))
+        return self.open(now, min(counter.own_part(now).used(now), MAX_UNITS))
 
 
 class SlotNumbers:

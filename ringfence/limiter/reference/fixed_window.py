@@ -68,6 +68,7 @@ class FixedWindowScheme(WindowScheme):
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Convert a counter of another limit: keep its count if both limits have the same
         windows."""
+        counter = counter.own_part(now)
         if isinstance(counter, FixedWindow) and counter.scheme.alignment == self.alignment:
             return FixedWindow(self, counter.start, counter.end, counter.count)
         return super().adopt(counter, now)

@@ -187,6 +187,10 @@ class SharedWindow(Counter, Shared):
         """Return the units in use of all data centers together."""
         return self._sum(now).used(now)
 
+    def own_part(self, now: int) -> Counter:
+        """Return the window of this data center alone."""
+        return self.own
+
     def is_expired(self, now: int) -> bool:
         """Whether no count of any data center affects decisions any more.
 
@@ -341,6 +345,12 @@ class SharedBucket(Bucket, Shared):
         if left > 0:
             cells[number] = left
         self.admitted = tuple(flatten_pairs(cells))
+
+    def own_part(self, now: int) -> Counter:
+        """Return a bucket with the units of this data center in the current and the previous
+        period, as far as they may not have drained."""
+        scheme, units = self.scheme, sum(self.local_counts(now)[1::2])
+        return Bucket(scheme, min(self.tat, now * scheme.ticks_per_ns + units * scheme.unit))
 
     def is_expired(self, now: int) -> bool:
         """Whether the bucket is empty and no count affects decisions any more."""

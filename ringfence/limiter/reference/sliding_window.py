@@ -58,6 +58,7 @@ class SlidingWindowScheme(Scheme):
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Convert a counter of another limit: keep its counts if both windows have the same
         slots."""
+        counter = counter.own_part(now)
         if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)

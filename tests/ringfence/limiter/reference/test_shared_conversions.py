@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ringfence.limiter import (
     Algorithm,
     Calendar,
+    Code,
     EngineRule,
     Limit,
     Snapshot,
@@ -20,6 +21,7 @@ from tests.ringfence.limiter.reference.shared_sites import (
     ask,
     assert_equivalent,
     engine_of,
+    exchange,
     hear_all,
     histories,
     limits,
@@ -76,16 +78,42 @@ def test_a_snapshot_without_remote_counts_has_an_empty_column() -> None:
     limit=limits, other=limits, is_shared=st.booleans(), reported=tellings, spent=st.integers(0, 5)
 )
 @quick
-def test_a_changed_rule_keeps_all_counts(limit, other, is_shared, reported, spent) -> None:
-    engine = engine_of(limit)
-    hear_all(engine, limit, reported)
-    ask(engine, spent, NOW * limit.period_ns)
-    before = engine.used(KEY, NOW * limit.period_ns)
+def test_a_changed_rule_keeps_all_counts_or_those_of_its_data_center(
+    limit, other, is_shared, reported, spent
+) -> None:
+    now = NOW * limit.period_ns
+    engine, alone = engine_of(limit), engine_of(limit)
+    hear_all(engine, limit, reported, now)
+    is_spent = ask(engine, spent, now).codes[0] == Code.ALLOWED.value
+    ask(alone, spent if is_spent else 0, now)
+    before = (engine if is_shared else alone).used(KEY, now)
 
     engine.set_rules({0: EngineRule(other, is_shared=is_shared)})
-    ask(engine, 0, NOW * limit.period_ns)
+    ask(engine, 0, now)
 
-    assert engine.used(KEY, NOW * limit.period_ns) == before
+    assert engine.used(KEY, now) == before
+
+
+@pytest.mark.parametrize(
+    "algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET]
+)
+def test_a_limit_that_is_not_shared_for_a_time_counts_no_unit_twice(algorithm) -> None:
+    """The units of all data centers were those of each one afterwards."""
+    limit = Limit.of_ns(1000, 1000, algorithm)
+    sites = [engine_of(limit) for _ in range(3)]
+    for site, units in zip(sites, (200, 100, 50), strict=True):
+        ask(site, units, NOW)
+    exchange(sites, NOW)
+    assert [site.used(KEY, NOW) for site in sites] == [350] * 3
+
+    for site in sites:
+        site.set_rules({0: EngineRule(limit, is_shared=False)})
+    assert [ask(site, 0, NOW).remaining for site in sites] == [[800], [900], [950]]
+    for site in sites:
+        site.set_rules({0: EngineRule(limit, is_shared=True)})
+    exchange(sites, NOW)
+
+    assert [ask(site, 0, NOW).remaining for site in sites] == [[650]] * 3
 
 
 @given(limit=limits, history=histories)
@@ -208,7 +236,8 @@ def test_counts_of_a_shared_rule_can_be_restored_where_the_rule_is_not_shared(
 
         assert engine.used(KEY, NOW) == 3
         assert engine.remote_counts("east", [KEY], NOW) == [[10, 1] if remote else []]
-        assert ask(engine, 1, NOW).remaining == [6]
+        has_own_part = not is_shared and (bool(remote) or len(state) > 2)
+        assert ask(engine, 1, NOW).remaining == [7 if has_own_part else 6]
         has_counts = is_shared and (limit is window or len(state) > 2)
         own = [10, 3] if has_counts else [10, 1] if is_shared else []
         assert engine.local_counts([KEY], NOW) == [own]
