@@ -26,6 +26,8 @@ NEAR = 5
 _MAX_KEYS = 1_000_000
 _MOST_EXAMINED = 10_000
 """Changed keys that are examined in one round."""
+_MOST_UNREAD = 100_000
+"""Changed keys that are examined in the next rounds. Further ones are examined after a second."""
 _SLICE = 200
 """Keys that are examined in one step, in less than a millisecond."""
 
@@ -64,9 +66,11 @@ class CountDissemination:
         self._most_keys = most_keys
         self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
+        self._near: OrderedDict[bytes, None] = OrderedDict()
+        """Changed keys near their limit, which are examined before the others."""
         self._unread: OrderedDict[bytes, None] = OrderedDict()
-        """Changed keys whose counts were not read since their last change, in the order in which
-        they are examined. Others are examined when they have waited for a second."""
+        """Other changed keys whose counts were not read since their last change. Keys in neither
+        queue are examined when they have waited for a second."""
         self.acknowledged = DigestedCounts(shard_of, most_keys)
         """Acknowledged cells by key."""
         self._lost: list[_Lost] = []
@@ -82,18 +86,21 @@ class CountDissemination:
         With `is_near`, the key is near its limit and is examined before the others.
         """
         self._changed.setdefault(key, now)
-        self._unread[key] = None
-        if is_near:
-            self._unread.move_to_end(key, last=False)
+        self._queue(key, is_near=is_near)
         if len(self._changed) > self._most_keys:
             # Nothing is lost: cells are complete counts, and the next change sends them.
             self._drop(next(iter(self._changed)))
 
     def on_received(self, key: bytes) -> None:
-        """Examine a changed key soon, because the units of another data center may have brought it
+        """Examine a changed key again, because the units of another data center may have brought it
         near its limit."""
         if key in self._changed:
-            self._unread[key] = None
+            self._queue(key)
+
+    def _queue(self, key: bytes, *, is_near: bool = False) -> None:
+        queue = self._near if is_near else self._unread
+        if len(queue) < _MOST_UNREAD:
+            queue[key] = None
 
     def take_due(
         self, read: _Read, most: int, now: int, *, are_all_due: bool = False
@@ -128,28 +135,34 @@ class CountDissemination:
                     share = counts.used / max(1, counts.ceiling)
                     found.append(DueCounts(key, counts.cells, since, share))
                 else:
-                    self._unread.pop(key, None)
+                    self._unqueue(key)
             yield found
 
     def _keys_to_read(self, now: int, *, are_all_due: bool) -> list[bytes]:
-        """Return the keys that a round examines. Half of them may be keys that have waited for a
-        second, so that neither these nor keys near their limit wait for the others."""
+        """Return the keys that a round examines. Up to half of them are near their limit, and up to
+        half have waited for a second, so that both need not wait for the others."""
         if are_all_due:
             return list(islice(self._changed, _MOST_EXAMINED))
+        half = _MOST_EXAMINED // 2
         overdue = takewhile(lambda row: now - row[1] >= _MAX_AGE_NS, self._changed.items())
-        late = [key for key, _ in islice(overdue, _MOST_EXAMINED // 2)]
-        unread = islice(self._unread, _MOST_EXAMINED - len(late))
-        return [*dict.fromkeys(chain(unread, late))]
+        late = [key for key, _ in islice(overdue, half)]
+        keys = dict.fromkeys(chain(islice(self._near, half), late))
+        others = (key for key in self._unread if key not in keys)
+        return [*keys, *islice(others, _MOST_EXAMINED - len(keys))]
 
     def _drop(self, key: bytes) -> None:
         del self._changed[key]
+        self._unqueue(key)
+
+    def _unqueue(self, key: bytes) -> None:
+        self._near.pop(key, None)
         self._unread.pop(key, None)
 
     def nearest(self, found: list[DueCounts], most: int) -> list[DueCounts]:
         """Return the keys nearest to their limit, those first, and queue the others again."""
         found.sort(key=lambda due: (-due.share, due.key))
-        for due in reversed(found[most:]):
-            self.on_lost(due.key, due.since)
+        for due in found[most:]:
+            self.on_lost(due.key, due.since, is_near=due.share * NEAR >= NEAR - 1)
         return found[:most]
 
     def _is_due(self, key: bytes, counts: KeyCounts, since: int, now: int) -> bool:
@@ -177,11 +190,10 @@ class CountDissemination:
         """Record that the other data center has received the counts `cells` of a key."""
         self.acknowledged.put(key, cells)
 
-    def on_lost(self, key: bytes, since: int) -> None:
-        """Queue a key again, before others, because its counts were not acknowledged."""
+    def on_lost(self, key: bytes, since: int, *, is_near: bool = False) -> None:
+        """Queue a key again, because its counts were not acknowledged."""
         self._changed[key] = min(since, self._changed.get(key, since))
-        self._unread[key] = None
-        self._unread.move_to_end(key, last=False)
+        self._queue(key, is_near=is_near)
 
     def resend(self, shards: Iterable[int] | None, now: int) -> None:
         """Queue the keys of shards whose counts the other data center has lost; None means all
@@ -198,7 +210,7 @@ class CountDissemination:
             self._lost_keys -= len(rows)
             for key in rows:
                 self._changed.setdefault(key, since)
-                self._unread[key] = None
+                self._queue(key)
 
     def _acknowledged_units(self, key: bytes, cells: Sequence[int]) -> int:
         cells_then = self.acknowledged.get(key)

@@ -33,6 +33,8 @@ class GlobalKeys:
         self._uptime = uptime
         self._rules: dict[bytes, Rule] = {}
         """Global rules by id."""
+        self._ceilings: dict[bytes, int] = {}
+        """Most units of a key that the limits of these rules admit, by rule id."""
         self.others: list[str] = []
         """Other data centers that have members."""
         self.to_send: dict[str, CountDissemination] = {}
@@ -53,6 +55,9 @@ class GlobalKeys:
             for rule in rules.rules()
             if rule.scope == "global" and rule.limit is not None
         }
+        self._ceilings = {
+            prefix: rule.limit.ceiling for prefix, rule in self._rules.items() if rule.limit
+        }
         return not self._rules.keys() <= before
 
     def on_decided(self, batch: Batch, results: Results) -> None:
@@ -62,9 +67,9 @@ class GlobalKeys:
             return
         now, outcomes = self._uptime(), results.outcomes
         for at, key in enumerate(batch.keys):
-            if key[:8] in self._rules and batch.costs[at] and outcomes.codes[at] in CHARGED_CODES:
-                is_near = outcomes.remaining[at] * NEAR <= outcomes.limits[at]
-                self._mark_changed(key, now, is_near=is_near)
+            ceiling = self._ceilings.get(key[:8])
+            if ceiling is not None and batch.costs[at] and outcomes.codes[at] in CHARGED_CODES:
+                self._mark_changed(key, now, is_near=outcomes.remaining[at] * NEAR <= ceiling)
 
     def on_started(self, shards: Sequence[int]) -> None:
         """Recover the counts of shards that this node starts without counters."""

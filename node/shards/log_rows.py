@@ -26,7 +26,8 @@ __all__ = [
 
 _NEAR_DIVISOR = 32
 """Units of a log belong to a check if their ages differ by at most this fraction of the period, and
-`_NEAR_NS`. Each transfer may move units to the next part of the period."""
+`_NEAR_NS`: four of the 128 parts of a period, because each transfer may move units to the next
+part."""
 _NEAR_NS = 50_000_000
 """Allowance for the recorded time of a check, which is that of its answer."""
 
@@ -75,9 +76,9 @@ def without_logged_checks(
     """Subtract checks that both members admitted from the other member's fallback log, but leave
     units of other times.
 
-    `counts` are the counters of the other member. Also returns the checks whose units the log lacks
-    because that member has refunded them. The cost of such a check is the number of units that the
-    caller must remove from its own charge instead.
+    `counts` are the counters of the other member. Also returns checks that the member has refunded,
+    so that the log has only units of other times. The cost of such a check is the number of units
+    that the caller must remove from its own charge instead: at most as many as the log has left.
     """
     pairs = zip(counts.keys, counts.which, strict=True)
     periods_ns = {key: counts.limits[which].period_ns for key, which in pairs}

@@ -12,7 +12,7 @@ ones are added."""
 _SAMPLE = 8
 """Number of entries from which one eviction chooses."""
 _MIN_ORDER = 64
-"""Number of keys below which those without a counter remain in the order."""
+"""Number of entries in the order that are not needed before it is made anew."""
 _ENTRY_BYTES = 400
 """Bytes of a small counter with its key of at most 128 bytes."""
 
@@ -23,9 +23,9 @@ class CounterMap:
     def __init__(self) -> None:
         self.by_key: dict[bytes, Counter] = {}
         self.order: deque[bytes] = deque()
-        """Keys in the order in which they are examined. It also has keys without a counter, and
-        keys twice that were dropped and put again. An `OrderedDict` would need 70 bytes more for
-        each key, and several times as long to grow."""
+        """Keys in the order in which they are examined. A key that was dropped may remain. One that
+        was dropped and put again may occur several times. An `OrderedDict` would need 70 bytes more
+        for each key, and several times as long to grow."""
         self._extra: dict[bytes, int] = {}
         """Bytes of a counter beyond `_ENTRY_BYTES`, by key, where there are any."""
         self._extra_bytes = 0
@@ -37,18 +37,17 @@ class CounterMap:
 
     def put(self, key: bytes, counter: Counter) -> None:
         """Insert the counter of a key, or replace it."""
-        by_key = self.by_key
-        if key not in by_key:
-            if len(self.order) > 2 * len(by_key) + _MIN_ORDER:
-                self.order = deque(by_key)
+        if key not in self.by_key:
             self.order.append(key)
-        by_key[key] = counter
+        self.by_key[key] = counter
         self.weigh(key)
 
     def drop(self, key: bytes) -> None:
         """Remove the counter of a key if it exists."""
         if self.by_key.pop(key, None) is not None:
             self._extra_bytes -= self._extra.pop(key, 0)
+            if len(self.order) > 2 * len(self.by_key) + _MIN_ORDER:
+                self.order = deque(self.by_key)
 
     def weigh(self, key: bytes) -> None:
         """Update the stored size of a counter that may have grown."""
@@ -65,7 +64,9 @@ class CounterMap:
     def drop_expired(self, now: int) -> None:
         """Examine the next few counters in the order of eviction, and remove those that have
         expired."""
-        for _ in range(min(_MAX_SCANNED, len(self.order))):
+        for _ in range(_MAX_SCANNED):
+            if not self.order:
+                break
             key = self.order.popleft()
             counter = self.by_key.get(key)
             if counter is None:

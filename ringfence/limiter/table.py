@@ -238,11 +238,13 @@ class Table:
             old = self._find(key)
             known = scheme.adopt(old, now) if isinstance(old, Shared) else None
             if isinstance(known, Shared):
-                for writer, cells_here in known.remote:
-                    counter.merge_remote(writer, pairs_of(cells_here), now)
-        self.reset(key)
-        if not counter.is_expired(now):
+                counter.merge_counts_of(known, now)
+        if counter.is_expired(now):
+            self.reset(key)
+        elif self._find(key) is None:
             self._insert(key, counter, now)
+        else:
+            self._keep(key, counter, now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
         """Count `cost` even above the limit; return whether the key is within its limit.

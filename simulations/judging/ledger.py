@@ -165,7 +165,7 @@ class Ledger:
         self._add_undecided(rule, answer)
 
     def add_refunded(self, rule: str, answer: Answered) -> None:
-        """Record a charge of units that was refunded."""
+        """Record units that were refunded, or that the failure policy allowed in a denied group."""
         self._passing.setdefault((rule, answer.key), []).append(answer)
         self._add_undecided(rule, answer)
 

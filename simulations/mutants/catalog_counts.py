@@ -12,7 +12,7 @@ COUNTS = (
     Mutant(
         "merge-by-sum",
         "a merge adds remote counts instead of keeping the maximum",
-        (Edit(_MERGE, "known[number] = count", "known[number] = known.get(number, 0) + count"),),
+        (Edit(_MERGE, "fitting(count - known.get(number, 0),", "fitting(count,"),),
         ("two-centers",),
     ),
     Mutant(
@@ -39,7 +39,7 @@ COUNTS = (
         (
             Edit(
                 _SUM,
-                "count += sum([units for at, units in _pairs(known) if at == number])",
+                "count += known[at + 1]",
                 "pass",
             ),
         ),
@@ -48,7 +48,7 @@ COUNTS = (
     Mutant(
         "stale-slot",
         "remote counts of this window are added to the previous one",
-        (Edit(_SUM, "max(0, total.slot - number)", "max(0, total.slot - number) + 1"),),
+        (Edit(_SUM, "max(0, total.slot - known[at])", "max(0, total.slot - known[at]) + 1"),),
         ("two-centers-full",),
     ),
     Mutant(

@@ -80,6 +80,11 @@ class Shared(ABC):
     def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
         """Restore another data center's counts from the counter that this counter replaces."""
 
+    def merge_counts_of(self, other: "Shared", now: int) -> None:
+        """Merge the counts of other data centers that another counter of the same windows has."""
+        for writer, cells in other.remote:
+            self.merge_remote(writer, dict(_pairs(cells)), now)
+
     def remote_cells(self, now: int) -> dict[str, list[int]]:
         """Return the counts of each other data center for windows that still affect decisions.
 
@@ -93,17 +98,19 @@ class Shared(ABC):
         return {writer: numbers for writer, numbers in cells.items() if numbers}
 
     def _merged(self, writer: str, cells: Mapping[int, int], now: int) -> _Merged:
-        """Merge the counts that a data center sent with the stored ones: the larger count is
-        kept."""
+        """Merge the counts that a data center sent with the stored ones: the larger count is kept,
+        up to `MAX_UNITS` in all windows."""
         numbers, remote = self.numbers(now), dict(self.remote)
         known = {n: c for n, c in _pairs(remote.pop(writer, ())) if n >= numbers.oldest}
         refused = increase = 0
         for number, count in cells.items():
             if number > numbers.current and number != numbers.next:
                 refused += 1
-            elif number >= numbers.oldest and count > known.get(number, 0):
-                increase += count - known.get(number, 0)
-                known[number] = count
+            elif number >= numbers.oldest:
+                added = fitting(count - known.get(number, 0), sum(known.values()))
+                if added:
+                    increase += added
+                    known[number] = known.get(number, 0) + added
         if known:
             remote[writer] = tuple(flatten_pairs(known))
         return _Merged(tuple(remote.items()), refused, increase)
@@ -256,15 +263,18 @@ class SharedWindow(Counter, Shared):
                 count = 0
             number = own.scheme.number(start)
             for _, known in self.remote:
-                count += sum([units for at, units in _pairs(known) if at == number])
+                for at in range(0, len(known), 2):
+                    if known[at] == number:
+                        count += known[at + 1]
             return FixedWindow(own.scheme, start, end, count)
         total = own.rolled(now)
         counts = list(total.counts)
         for _, known in self.remote:
-            for number, count in _pairs(known):
-                back = max(0, total.slot - number)  # The next slot of a writer whose clock is fast.
+            for at in range(0, len(known), 2):
+                # Below 0 is the next slot of a writer whose clock is fast.
+                back = max(0, total.slot - known[at])
                 if back < len(counts):
-                    counts[back] += count
+                    counts[back] += known[at + 1]
         return SlidingWindow(own.scheme, total.slot, tuple(counts))
 
 
@@ -395,6 +405,9 @@ class SharedBucket(Bucket, Shared):
         """Record units that this data center has admitted, to send them to other data centers."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
+        if number >= oldest and self.admitted[:-1] == (number,):  # The usual case.
+            self.admitted = number, self.admitted[1] + fitting(units, self.admitted[1])
+            return
         cells = {n: noted for n, noted in _pairs(self.admitted) if n >= oldest}
         if units and number >= oldest:
             cells[number] = cells.get(number, 0) + fitting(units, sum(cells.values()))

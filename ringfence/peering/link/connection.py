@@ -216,7 +216,8 @@ class LinkConnection:
         after the ready tasks.
 
         Tasks that are ready now can add their checks to the same frame. With
-        `LinkSettings.frame_interval`, the frame also waits for the end of the interval.
+        `LinkSettings.frame_interval`, the frame also waits for the end of the interval, except with
+        `is_large`.
         """
         if self._state is _State.IDLE:
             self._connect()

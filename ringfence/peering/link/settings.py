@@ -32,5 +32,6 @@ class LinkSettings(Struct, frozen=True):
     max_frames: int = 256
     """Maximum number of frames in flight; a member stores at least as many answers per sender."""
     frame_interval: float = 0.0
-    """Minimum time between two frames. Checks of this time share the next frame, because a frame
-    costs much more than one more check. A check after a longer pause leaves at once."""
+    """Minimum time between two frames, except for frames with a batch of `LARGE_ROWS` rows. Checks
+    of this time share the next frame, because a frame costs much more than one more check. A check
+    after a longer pause leaves at once."""

@@ -137,6 +137,58 @@ def test_a_key_near_its_limit_does_not_wait_for_others() -> None:
     assert all(key.startswith(b"old") for key in found)
 
 
+def test_a_key_that_was_lost_is_examined_after_those_that_wait() -> None:
+    spread, examined = CountDissemination(shard_of), list[bytes]()
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        examined.extend(some)
+        return [KeyCounts([7, 100], 100, 1000)] * len(some)
+
+    spread.mark_changed(b"lost", 0)
+    for row in spread.take_due(read, 10, 0):
+        spread.mark_changed(b"waits", 1)
+        spread.on_lost(row.key, row.since)
+    spread.take_due(read, 10, 2)
+
+    assert examined == [b"lost", b"waits", b"lost"]
+
+
+@pytest.mark.parametrize(("used", "first"), [(799, b"other"), (800, b"key")])
+def test_a_key_that_did_not_fit_into_a_round_is_first_if_it_is_near(
+    used: int, first: bytes
+) -> None:
+    spread, examined = CountDissemination(shard_of), list[bytes]()
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        examined.extend(some)
+        return [KeyCounts([7, used], used, 1000)] * len(some)
+
+    spread.mark_changed(b"key", 0)
+    found = [due for some in spread.find_due(read, 0) for due in some]
+    spread.mark_changed(b"other", 0)
+    assert spread.nearest(found, 0) == []
+    spread.take_due(read, 10, 0)
+
+    assert examined[1] == first
+
+
+def test_keys_beyond_a_bound_are_examined_after_a_second() -> None:
+    spread, examined = CountDissemination(shard_of), list[bytes]()
+    for number in range(100_001):
+        spread.mark_changed(b"%06d" % number, 0)
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        examined.extend(some)
+        return [KeyCounts([7, 1], 1, 1000)] * len(some)
+
+    for _ in range(11):
+        assert spread.take_due(read, 10, 0) == []
+    assert len(examined) == 100_000
+    for _ in range(21):
+        spread.take_due(read, 20_000, 1000 * MS)
+    assert len(spread) == 0
+
+
 def test_a_waiting_key_is_read_again_after_a_change_or_a_second() -> None:
     spread, reads = CountDissemination(shard_of), list[int]()
 

@@ -1,8 +1,10 @@
 """Changed, received and lost counts of global keys, without any other part of a node."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from gossip.cross_dc.count_dissemination import CountDissemination
+from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
 from hashring import shard_of
 from node.cross_dc.global_keys import GlobalKeys
 from ringfence.limiter import Code, Engine, EngineRule, Outcomes
@@ -124,6 +126,44 @@ def test_counts_are_sent_when_they_have_risen(
     )
 
     assert host.changed == is_sent
+
+
+@pytest.mark.parametrize(
+    ("numbers", "spent", "is_near"),
+    [
+        ("requests_per_unit: 100, burst: 10", 7, False),
+        ("requests_per_unit: 100, burst: 10", 8, True),
+        ("requests_per_unit: 10, burst: 1000", 799, False),
+        ("requests_per_unit: 10, burst: 1000", 800, True),
+        ("requests_per_unit: 100, soft: 50%", 119, False),
+        ("requests_per_unit: 100, soft: 50%", 120, True),
+    ],
+)
+def test_a_key_near_its_limit_is_examined_first(*, numbers: str, spent: int, is_near: bool) -> None:
+    rules = load_text(f"""
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {{unit: day, {numbers}, algorithm: token_bucket, scope: global}}
+""").rules
+    (rule,) = rules.rules()
+    host, keys = Host(), [encode_key(rule.id, [name]) for name in ("other", "key")]
+    assert rule.limit is not None
+    host.engine.set_rules({rule.id: EngineRule(rule.limit, is_shared=True)})
+    host.keys.set_rules(rules)
+
+    batch = Batch(Op.CHECK, keys, [1, spent])
+    outcomes = decide_batch(host.engine, batch, host.now)
+    host.keys.on_decided(batch, Results(outcomes, [Source.OWNER] * 2))
+    examined: list[bytes] = []
+
+    def read(some: Sequence[bytes]) -> list[KeyCounts]:
+        examined.extend(some)
+        return [KeyCounts([], 0, 1)] * len(some)
+
+    host.keys.to_send["us"].take_due(read, 2, 0)
+
+    assert examined == (keys[::-1] if is_near else keys)
 
 
 def test_counts_wait_for_each_other_data_center() -> None:

@@ -60,6 +60,18 @@ def test_a_dropped_or_replaced_counter_needs_no_bytes() -> None:
     assert (counters.bytes_in_use, counters.by_key) == (0, {})
 
 
+def test_dropped_keys_do_not_stay_in_the_order() -> None:
+    counters = filled(*[FakeCounter() for _ in range(1000)])
+
+    for number in range(999):
+        counters.drop(b"%d" % number)
+        assert len(counters.order) <= 2 * len(counters.by_key) + 64
+    counters.drop_expired(100)
+    counters.drop_expired(100)
+
+    assert counters.by_key == {}
+
+
 def test_two_counters_at_a_time_are_examined_for_their_end() -> None:
     counters = filled(*[FakeCounter(ends=ends) for ends in (5, 9, 5, 9, 6)])
 

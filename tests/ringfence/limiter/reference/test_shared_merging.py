@@ -9,7 +9,9 @@ from ringfence.limiter import (
     Engine,
     EngineRule,
     Limit,
+    Snapshot,
 )
+from ringfence.limiter.counter_map import CounterMap
 from tests.ringfence.limiter.reference.shared_sites import (
     KEY,
     NOW,
@@ -201,3 +203,30 @@ def test_a_counter_keeps_only_cells_of_active_windows(limit, steps) -> None:
         hear_all(engine, limit, reported, now)
         for received in engine.snapshot([KEY], now).remote_counts:
             assert all(len(cells) <= 2 * (limit.slots + 2) for cells in received.values())
+
+
+def test_counts_of_several_messages_are_bounded_so_that_replicas_can_be_restored() -> None:
+    limit = Limit.of_ns(10, 100, Algorithm.FIXED_WINDOW)
+    owner, standby = engine_of(limit), engine_of(limit)
+    ask(owner, 5, NOW)
+    for engine in (owner, standby):
+        for number in (10, 11):
+            engine.merge_remote("east", [KEY], [[number, 2**60]], NOW)
+        assert engine.remote_counts("east", [KEY], NOW) == [[10, 2**60]]
+
+    assert standby.restore(owner.snapshot([KEY], NOW), NOW) == 0
+
+    assert standby.local_counts([KEY], NOW) == [[10, 5]]
+
+
+def test_a_key_that_is_restored_again_keeps_its_place_in_the_order_of_eviction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = Limit.of_ns(100, 100, Algorithm.FIXED_WINDOW)
+    engine, dropped = engine_of(limit), list[bytes]()
+    monkeypatch.setattr(CounterMap, "drop", lambda _, key: dropped.append(key))
+
+    for _ in range(3):
+        assert engine.restore(Snapshot([KEY], [[10, 5]], [limit], [0], []), NOW) == 0
+
+    assert dropped == []
