@@ -20,7 +20,7 @@ from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, j
 from node.admin.summary import ClusterSummary
 from node.admin.throttle import Throttle
 from node.node import Node
-from ringfence.rules import Descriptor
+from ringfence.rules import Descriptor, Rule
 from ringfence.settings.token_file import Scope
 from ringfence.wire import Batch, Op, Source
 
@@ -222,9 +222,7 @@ class AdminApp:
             return json_response(views.key_view(node, match, None))
         results = await node.ask(Batch(Op.CHECK, [match.key], [0]))
         if results.sources[0] not in (Source.OWNER, Source.STANDBY):
-            raise HttpProblem(
-                503, "no node that holds this key answers", "see /v1/members; retry in a moment"
-            )
+            raise _no_decider(match.rule)
         return json_response(views.key_view(node, match, results))
 
     async def _post_leave(self, request: _RouteRequest) -> AdminResponse:
@@ -255,6 +253,15 @@ class _CachedResponse:
                 self._response = await self._run_render(prepare())
                 self._key, self._made_at = key, trio.current_time()
             return self._response
+
+
+def _no_decider(rule: Rule) -> HttpProblem:
+    """Create the response for a key that no node decides."""
+    who, advice = "no node that holds this key", "retry in a moment"
+    if rule.scope == "home":
+        who = f"no node of data center {rule.home!r}, the home of this rule,"
+        advice = "start a node there, correct `home` of the rule, or retry in a moment"
+    return HttpProblem(503, f"{who} answers", f"see /v1/members; {advice}")
 
 
 def _query(raw: bytes) -> list[tuple[str, str]]:

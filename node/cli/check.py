@@ -1,11 +1,13 @@
 """`ringfence check`: send one check to a running cluster."""
 
 import difflib
+from collections.abc import Sequence
 
 import click
 import trio
 from msgspec import Struct
 
+from hashring import Member, NodeId, Ring, shard_of
 from node.cli.common import (
     as_json,
     cluster_option,
@@ -16,16 +18,18 @@ from node.cli.common import (
     rule_place,
 )
 from ringfence.client.cluster.cluster import Cluster
+from ringfence.client.cluster.view_refresh import ROUTED_STATES
 from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
+from ringfence.peering.routing import Routes
 from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
 from ringfence.rules.unmatched_requests import in_another_order, known_paths, unknown_domain
-from ringfence.wire import Source
+from ringfence.wire import MemberRow, Source
 
-__all__ = ["check", "keys_hint", "node_of", "room_left"]
+__all__ = ["check", "decided_by", "keys_hint", "name_of_decider", "node_of", "room_left"]
 
 _MAX_PLACES = 8
 """Maximum number of key paths in a hint."""
@@ -114,7 +118,7 @@ class _Answer(Struct, frozen=True):
 
     decision: Decision
     node: str | None
-    """The member that decided, as the client sees the ring; None when no member did."""
+    """The member that decided, as the client sees the rings; None when no member did."""
     hint: str = ""
     """Keys of the domain's rules when no rule applied."""
 
@@ -145,17 +149,51 @@ async def _check(
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
-    """Return the name of the member that decided, according to the client's view of the ring."""
-    routes = cluster.routes
-    if routes is None or key is None:
+    """Return the name of the member that decided, according to the client's view of the rings."""
+    if cluster.routes is None or key is None:
+        return None
+    return name_of_decider(cluster.routes, cluster.members, decision, key)
+
+
+def name_of_decider(
+    routes: Routes, members: Sequence[MemberRow], decision: Decision, key: bytes
+) -> str | None:
+    """Return the owner or standby of a key, whichever decided; None for other sources."""
+    rule = decision.rule
+    ring = routes.ring
+    if rule is not None and rule.scope == "home":
+        # The asked node forwards such a check to the home data center.
+        ring = _ring_of(members, rule.home)
+    if not ring.owner_by_shard:
         return None
     match decision.source:
         case Source.OWNER:
-            return routes.owner(key)
+            return ring.owner(shard_of(key))
         case Source.STANDBY:
-            return routes.standby(key)
+            return ring.standby(shard_of(key))
         case _:
             return None
+
+
+def _ring_of(members: Sequence[MemberRow], datacenter: str) -> Ring:
+    return Ring.of(
+        Member(NodeId(row.name), row.datacenter, row.zone, row.weight)
+        for row in members
+        if row.datacenter == datacenter and row.state in ROUTED_STATES
+    )
+
+
+def decided_by(decision: Decision, node: str | None, members: Sequence[MemberRow]) -> str:
+    """Describe the node that decided, for people."""
+    rule, role = decision.rule, str(decision.source)
+    if node is None:
+        return role
+    if rule is not None and rule.scope == "home":
+        return f"node {node}, its {role} in data center {rule.home}, the home of the rule"
+    if rule is not None and rule.scope == "split" and len({row.datacenter for row in members}) > 1:
+        # An answer does not show which data center lent the units.
+        return f"node {node}, its {role}, or a node of another data center that lent units"
+    return f"node {node}, its {role}"
 
 
 def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str:

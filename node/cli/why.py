@@ -6,7 +6,7 @@ import click
 import trio
 from msgspec import Struct
 
-from node.cli.check import keys_hint, node_of, room_left
+from node.cli.check import decided_by, keys_hint, node_of, room_left
 from node.cli.common import (
     as_json,
     cluster_option,
@@ -35,6 +35,8 @@ class _Answer(Struct, frozen=True):
     descriptor: Descriptor
     decision: Decision
     node: str | None
+    decided_by: str
+    """The node that decided, with its role."""
     hint: str
     """Keys of the domain's rules when no rule applies."""
 
@@ -104,7 +106,8 @@ async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> l
             [match] = limiter.rules.match(domain, [descriptor])
             node = node_of(cluster, decision, None if match is None else match.key)
             hint = keys_hint(limiter.rules, domain, [descriptor]) if match is None else ""
-            answers.append(_Answer(descriptor, decision, node, hint))
+            by = decided_by(decision, node, cluster.members)
+            answers.append(_Answer(descriptor, decision, node, by, hint))
     return answers
 
 
@@ -123,8 +126,7 @@ def _lines(answer: _Answer) -> Iterator[str]:
     yield f"{request}: {verdict}{shadow if answer.is_shadow else ''}"
     yield f"  rule: {rule_place(decision.rule)}"
     yield f"  {room_left(decision)}{_when(decision)}"
-    by = f"node {answer.node}, its {decision.source}" if answer.node else str(decision.source)
-    yield f"  decided by: {by}"
+    yield f"  decided by: {answer.decided_by}"
 
 
 def _when(decision: Decision) -> str:

@@ -28,6 +28,7 @@ from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
 from ringfence.rules import Match, OnFailure, Rule, RuleSet
 from ringfence.rules.descriptor_tree import place as place_of
+from ringfence.rules.keys import decode_key
 from ringfence.transport.addresses import format_address
 from ringfence.wire import BY_POLICY, Batch, Op, Results, Source, empty_results
 
@@ -277,7 +278,16 @@ class Dispatcher:
         raise refusal or self._undecided(batch.keys)
 
     def _undecided(self, keys: Sequence[bytes]) -> RingfenceError:
-        return self._outage(f"no node of the cluster decided {len(keys)} check(s) in time", keys)
+        who, home = "no node of the cluster", self._home_of(keys)
+        if home:
+            who = f"no node of data center {home!r}, the home of this rule,"
+        return self._outage(f"{who} decided {len(keys)} check(s) in time", keys)
+
+    def _home_of(self, keys: Sequence[bytes]) -> str:
+        """Return the data center that decides all these keys by their rules; empty without one."""
+        rules = [self._decider.rules.by_id(decode_key(key)[0]) for key in keys]
+        homes = {"" if rule is None else rule.home for rule in rules}
+        return homes.pop() if len(homes) == 1 else ""
 
     def _outage(self, what: str, keys: Sequence[bytes]) -> RingfenceError:
         """Create the error for an outage, with the addresses of the nodes that decide the keys."""

@@ -10,7 +10,7 @@ from ringfence.limiter import Code, Engine, Outcome
 from ringfence.peering.engine_choice import decide_batch, engine_rules
 from ringfence.rules import OnFailure, RuleSet
 from ringfence.wire import Batch, Op, Results, Source
-from tests.ringfence.client.limiters import SECOND, described, left, limiter_of, rules_of
+from tests.ringfence.client.limiters import SECOND, described, left, limited, limiter_of, rules_of
 
 
 class Elsewhere:
@@ -170,6 +170,24 @@ async def test_an_outage_is_a_decision_unless_asked_otherwise():
         ) as e:
             await call
         assert e.value.addresses == (("10.0.0.1", 7101), ("10.0.0.2", 7101))
+
+
+async def test_an_outage_of_a_home_rule_names_the_home():
+    home = {"mode": "home", "home": "eu"}
+    rules = rules_of(
+        described("user", 5), {"key": "paid", "rate_limit": limited(5, **{"global": home})}
+    )
+    decider = Elsewhere(rules, rules)
+    decider.is_lost = True
+    strict = Limiter(decider, raise_on_outage=True)
+
+    for call in (strict.check("d", {"paid": "a"}), strict.peek("d", {"paid": "a"})):
+        with pytest.raises(
+            PeerUnavailable, match="no node of data center 'eu', the home of this rule, decided 1"
+        ):
+            await call
+    with pytest.raises(PeerUnavailable, match="no node of the cluster decided 2"):
+        await strict.check("d", [{"paid": "a"}, {"user": "a"}])
 
 
 async def test_an_outage_by_rejection_raises_its_reason():
