@@ -49,7 +49,7 @@ from node.shards.ownership.shard_states import OnTransition
 from node.shards.shard_counters import ShardCounters, build_shard_counters
 from node.shards.stall_recovery import StallRecovery, StallWatch
 from ringfence import __version__, runtime
-from ringfence.errors import ConfigError, UntrustedPeer
+from ringfence.errors import ConfigError, RingfenceError, UntrustedPeer
 from ringfence.peering.clock import Clock
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing import Router
@@ -233,11 +233,21 @@ class Node:
             with runtime.move_on_after(_FETCH_PATIENCE):
                 await self.shards.handoff.wait_all_fetched()
         elif (refusal := self.links.refusal) is not None:
-            is_untrusted = isinstance(refusal, UntrustedPeer)
-            advice = "; copy ca.pem from a node of this cluster" if is_untrusted else ""
-            raise ConfigError(f"node {self.name!r} cannot join: {refusal}{advice}")
+            raise ConfigError(f"node {self.name!r} cannot join: {refusal}; {self._advice(refusal)}")
         else:
             logger.warning("no member answered; node %s begins alone", self.name)
+
+    def _advice(self, refusal: RingfenceError) -> str:
+        """Describe what to change when all nodes that answer reject this node, or this node
+        them."""
+        if isinstance(refusal, UntrustedPeer):
+            return (
+                "copy ca.pem from a node of this cluster, or remove the setting `keys` if its "
+                "nodes have no keys"
+            )
+        access = self.access.current
+        keys = "no `keys`" if access.is_open else "`keys`"
+        return f"this node has {keys}, and `cluster` is {access.cluster!r}"
 
     async def leave(self) -> None:
         """Transfer all shards, answer the requests in flight, then close. Each step has a

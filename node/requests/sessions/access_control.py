@@ -10,7 +10,7 @@ from node.requests.sessions.caller import Caller
 from node.requests.sessions.sent_answers import Sender, SentAnswers
 from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address, Connection
-from ringfence.wire import Hello
+from ringfence.wire import Hello, Role
 
 __all__ = ["AccessControl"]
 
@@ -41,6 +41,26 @@ class AccessControl:
         if scopes is None:
             self._refusal_log.log(hello, address, self._node.clock.now())
         return scopes
+
+    def refusal_of(self, hello: Hello) -> str:
+        """Describe to the sender of a refused `Hello` why it was refused, and what to change."""
+        name = repr(hello.name)
+        if hello.role is not Role.NODE:
+            return (
+                f"this node does not know the token of {name}; add it to tokens.toml of this node, "
+                "or use another one"
+            )
+        # A proof combines the key and the cluster name, so this node cannot tell which one differs.
+        refusal = f"this node does not accept the proof of {name} that it belongs to the cluster"
+        if self.current.is_open:  # A node with keys has already rejected this node's certificate.
+            return (
+                f"{refusal}: the setting `cluster` of {name} must be {self.current.cluster!r}, "
+                "got another name; correct it"
+            )
+        return (
+            f"{refusal}; copy cluster.key from a node of this cluster into the directory `keys` of "
+            f"{name}, and set `cluster` to the name that this cluster has"
+        )
 
     def sender(self, hello: Hello) -> Sender[Caller]:
         """Return the stored answers of the sender of a `Hello`, which outlive its connections."""

@@ -32,5 +32,5 @@ class AuthFailureLog:
             if len(self._logged_at) >= _MAX_NAMES:
                 return
         self._logged_at[identity] = now
-        what = "cluster key" if hello.role is Role.NODE else "token"
+        what = "cluster key or cluster name" if hello.role is Role.NODE else "token"
         logger.warning("refused unknown or wrong %s of %r at %s:%d", what, hello.name, *address[:2])

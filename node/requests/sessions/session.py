@@ -183,13 +183,7 @@ class Session:
         binding = self._connection.binding
         scopes = self._api.access.admit(hello, self._connection.address, binding)
         if scopes is None:
-            what, advice = "token", "add it to tokens.toml of this node, or use another one"
-            if hello.role is Role.NODE:
-                what, advice = "cluster key", "copy cluster.key from a node of this cluster"
-            self._refuse(
-                ErrorCode.BAD_CREDENTIAL,
-                f"this node does not know the {what} of {hello.name!r}; {advice}",
-            )
+            self._refuse(ErrorCode.BAD_CREDENTIAL, self._api.access.refusal_of(hello))
             return
         welcome = self._sessions.welcome(self, hello)
         if isinstance(welcome, Refused):

@@ -12,6 +12,7 @@ from ringfence.rules.limit_strings import parse_limit
 from ringfence.wire import Results, Source
 from tests.node.cluster import (
     NAMES,
+    OPEN,
     HandClock,
     address_of,
     empty_world,
@@ -302,16 +303,32 @@ async def test_a_node_can_return_at_another_address_immediately(
         assert w.nodes["b"].membership.me.host == "new"
 
 
-async def test_a_node_whose_keys_all_members_reject_does_not_start_alone(
-    autojump_clock: MockClock,
+KEYS = Access((b"1" * 32,), "ringfence")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "joining", "reason"),
+    [
+        (
+            KEYS,
+            Access((b"2" * 32,), "ringfence"),
+            "; copy cluster.key.*; this node has `keys`, and",
+        ),
+        (KEYS, Access((b"1" * 32,), "other"), "; copy cluster.key.* `cluster` is 'other'$"),
+        (KEYS, OPEN, "; copy cluster.key.*; this node has no `keys`, and"),
+        (OPEN, Access(cluster="other", is_open=True), ": the .*`cluster` of 'b' must be 'ringf"),
+    ],
+)
+async def test_a_node_that_all_members_reject_states_the_possible_causes_and_does_not_start(
+    autojump_clock: MockClock, cluster: Access, joining: Access, reason: str
 ) -> None:
     """Check that the start fails: a second cluster would count its clients separately."""
     async with empty_world() as w:
-        w.access = Access((b"1" * 32,), "ringfence")
+        w.access = cluster
         first = await w.start("a")
-        w.access = Access((b"2" * 32,), "ringfence")
+        w.access = joining
         with pytest.RaisesGroup(
-            pytest.RaisesExc(ConfigError, match="'b' cannot join: a:7101: .*; copy cluster.key"),
+            pytest.RaisesExc(ConfigError, match=f"'b' cannot join: a:7101: .*{reason}"),
             flatten_subgroups=True,
         ):
             await w.start("b")

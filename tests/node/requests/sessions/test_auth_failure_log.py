@@ -27,7 +27,7 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
 
     assert reported(caplog) == [
         "refused unknown or wrong token of 'app' at 192.0.2.1:5000",
-        "refused unknown or wrong cluster key of 'b' at 192.0.2.1:5000",
+        "refused unknown or wrong cluster key or cluster name of 'b' at 192.0.2.1:5000",
     ]
 
 
