@@ -261,20 +261,47 @@ class Node:
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
             is_last = is_alone or cluster.is_datacenter_leaving
             is_empty, keys = self.shards.ownership.is_empty, len(self.shards.engine)
-            if keys and not (is_empty or is_alone):
+            if keys and not (is_empty or is_last):
                 logger.warning(
                     "node %s stops before other members have fetched its counters: keys=%d; "
                     "standbys use their replicas",
                     *(self.name, keys),
                 )
             if is_last:
-                await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
+                are_sent = await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
+                if not (is_empty or is_alone):
+                    self._log_lost_counters(are_global_sent=are_sent)
             if is_last or is_empty:
                 gossip.left()
                 if cluster.ring.members:
                     # Clients with an older view still ask here, and no event marks the last one.
                     await runtime.sleep(min(_LINGER, patience))
         await self._drain()
+
+    def _log_lost_counters(self, *, are_global_sent: bool) -> None:
+        """Log how many counters are lost, because no member of this data center stays that could
+        fetch them."""
+        sizes, without_rule = self.shards.engine.sizes()
+        has_others = bool(self.shards.global_keys.others)
+        rules = [self.rules.rule(identity) for identity in sizes]
+        shared = sum(
+            count
+            for rule, count in zip(rules, sizes.values(), strict=True)
+            if has_others and rule is not None and rule.scope == "global"
+        )
+        lost = sum(sizes.values()) + without_rule - shared
+        if shared and not are_global_sent:
+            other = "not all counts of global limits were sent to other data centers"
+        elif shared:
+            other = "other data centers have the counts of global limits"
+        else:
+            other = "only a node that stays can fetch them"
+        if lost or (shared and not are_global_sent):
+            logger.warning(
+                "node %s and all other nodes of its data center stop, so its counters are lost: "
+                "lost_keys=%d global_keys=%d; %s",
+                *(self.name, lost, shared, other),
+            )
 
     async def _drain(self) -> None:
         self.sessions.announce_leave()

@@ -49,8 +49,7 @@ _KEYS_PER_ROUND = 4000
 _KEYS_PER_MESSAGE = 100
 """The receiver merges a message in one step."""
 _SHARDS_PER_DIGEST = 1000
-_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
-"""Upper bounds of the histogram's classes."""
+_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)  # Of the histogram.
 _HOME_PATIENCE = 10.0
 """Seconds after which a home without members is reported."""
 _MOST_MARKED = 20_000
@@ -249,11 +248,11 @@ class CrossDcCounts:
             for _ in self.flush():
                 await runtime.checkpoint()
 
-    async def send_all(self, patience: float) -> None:
+    async def send_all(self, patience: float) -> bool:
         """Send all waiting counts, because this node is the last one of its data center to stop;
-        return when they are acknowledged, or after `patience` seconds."""
+        return whether all were acknowledged within `patience` seconds."""
         to_send = self._keys.to_send
-        with runtime.move_on_after(patience):
+        with runtime.move_on_after(patience) as timer:
             while (
                 self._flushing
                 or self._in_flight
@@ -263,6 +262,7 @@ class CrossDcCounts:
                     await runtime.checkpoint()
                 # The answers to this round arrive meanwhile. Refused counts are sent again.
                 await runtime.sleep(_LAST_PAUSE)
+        return not timer.cancelled_caught
 
     def flush(self, *, are_all_due: bool = False) -> Iterator[None]:
         """Send changed counts to other data centers, some at each step, and request lost counts

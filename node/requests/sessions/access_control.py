@@ -55,7 +55,7 @@ class AccessControl:
         if self.current.is_open:  # A node with keys has already rejected this node's certificate.
             return (
                 f"{refusal}: the setting `cluster` of {name} must be {self.current.cluster!r}, "
-                "got another name; correct it"
+                "got another name"
             )
         return (
             f"{refusal}; copy cluster.key from a node of this cluster into the directory `keys` of "

@@ -1,5 +1,9 @@
 """Nodes that leave the ring: clients are redirected, and no answer is lost."""
 
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -7,7 +11,7 @@ from trio.testing import MockClock
 from node.node import Node
 from ringfence.client.decision import Decision
 from ringfence.wire import Source
-from tests.node.cluster import HandClock, World, address_of, owned, world
+from tests.node.cluster import HandClock, World, address_of, empty_world, owned, world
 
 
 async def test_a_draining_node_redirects_all_clients_and_loses_no_answer(
@@ -63,22 +67,95 @@ async def test_draining_is_bounded_even_if_a_client_stays_connected(
             await w.stop("b")
 
 
-async def test_nodes_that_stop_at_the_same_time_log_the_number_of_counters_that_no_member_fetched(
+ACROSS_RULES = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}
+  - key: shared
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window, scope: global}
+"""
+
+
+@asynccontextmanager
+async def a_data_center_with_counters(**counts: int) -> AsyncIterator[World]:
+    """Start nodes a and b in dc1 and x in dc2. Nodes of dc1 count keys, by the name of the rule."""
+    async with empty_world(rules=ACROSS_RULES) as w:
+        for name in ("a", "b"):
+            await w.start(name)
+        await w.start("x", datacenter="dc2")
+        await w.settle()
+        async with w.client("a", leases=False) as limiter:
+            for rule, count in counts.items():
+                for number in range(count):
+                    await limiter.check("api", {rule: str(number)})
+        yield w
+
+
+async def stop_together(w: World, *names: str) -> None:
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(w.stop, name)
+
+
+def fields_of_losses(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
+    """Return the numbers of lost and of global keys in each warning about lost counters."""
+    found = [
+        re.search(r"counters are lost: lost_keys=(\d+) global_keys=(\d+)", line)
+        for line in caplog.messages
+    ]
+    return [(int(each[1]), int(each[2])) for each in found if each is not None]
+
+
+async def test_all_nodes_of_the_only_data_center_that_stop_together_log_their_lost_counters(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as w:
         async with w.client("a") as limiter:
             for number in range(100):
                 await limiter.check("api", {"tenant": str(number)})
-        async with trio.open_nursery() as nursery:
-            for name in [*w.nodes]:
-                nursery.start_soon(w.stop, name)
+        await stop_together(w, *w.nodes)
 
-    lost = [
-        line for line in caplog.messages if "before other members have fetched its counters" in line
-    ]
-    assert lost
-    assert all(" keys=0;" not in line for line in lost)
+    losses = fields_of_losses(caplog)
+    assert losses
+    assert all(lost > 0 and shared == 0 for lost, shared in losses)
+    assert "before other members have fetched" not in caplog.text
+
+
+async def test_a_data_center_that_stops_logs_which_counters_other_data_centers_have(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_data_center_with_counters(client=30, shared=20) as w:
+        await stop_together(w, "a", "b")
+
+    losses = fields_of_losses(caplog)
+    assert (sum(lost for lost, _ in losses), sum(shared for _, shared in losses)) == (30, 20)
+    assert "; other data centers have the counts of global limits" in caplog.text
+    assert "before other members have fetched" not in caplog.text
+
+
+async def test_a_data_center_that_stops_with_only_counters_of_global_limits_loses_nothing(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_data_center_with_counters(shared=20) as w:
+        await stop_together(w, "a", "b")
+
+    assert "counters are lost" not in caplog.text
+    assert "before other members have fetched" not in caplog.text
+
+
+async def test_a_data_center_that_stops_logs_that_it_could_not_send_its_counts(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_data_center_with_counters() as w:
+        for name in ("a", "b"):
+            w.network.cut(address_of(name), address_of("x"))
+        async with w.client("a", leases=False) as limiter:
+            for number in range(20):
+                await limiter.check("api", {"shared": str(number)})
+        await stop_together(w, "a", "b")
+
+    assert "; not all counts of global limits were sent to other data centers" in caplog.text
 
 
 async def test_a_draining_node_accepts_no_new_clients(autojump_clock: MockClock) -> None:
