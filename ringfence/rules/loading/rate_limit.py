@@ -151,7 +151,11 @@ class _Reader:
         scope_item = self._fields.get("global", self._fields.get("scope"))
         line = self._line if scope_item is None else scope_item.line
         if limit is not None:
-            check_scope(self._cursor, line, settings.scope, limit)
+            # `scope: global` takes a mode such as `split` from the defaults.
+            names_scope = "global" in self._fields or (
+                "scope" in self._fields and settings.scope in ("datacenter", "global")
+            )
+            check_scope(self._cursor, line, settings.scope, limit, is_default=not names_scope)
         return RateLimit(
             limit,
             unit,
@@ -191,6 +195,8 @@ class _Reader:
             )
         except InvalidLimit as error:
             what, _, fix = str(error).partition("; ")
+            if error.field in DEFAULT_KEYS and error.field not in self._fields:
+                what += f" (the map `defaults` sets {error.field})"
             self._cursor.error(self._line, what, fix or "change these numbers")
             return unit, None
         if (

@@ -20,6 +20,8 @@ _GOSSIPED = (
 """Algorithms that can use counts of other data centers."""
 _HOME = "`global: {mode: home, home: NAME}`"
 _SPLIT = "`global: {mode: split}`"
+_KEYS_OF_SCOPE = {"global": "scope: global", "split": "global: {mode: split}"}
+"""Keys that set a scope, for messages."""
 
 
 def read_scope(
@@ -56,22 +58,37 @@ def read_scope(
     return ("split" if mode == "split" else "global"), ""
 
 
-def check_scope(cursor: Cursor, line: int, scope: str, limit: Limit) -> None:
-    """Report a limit whose algorithm or period does not permit its scope."""
+def check_scope(cursor: Cursor, line: int, scope: str, limit: Limit, *, is_default: bool) -> None:
+    """Report a limit whose algorithm or period does not permit its scope.
+
+    With `is_default`, the scope comes from `defaults`. Then it is an error too: without this scope,
+    each data center would admit the whole limit, which the file does not state.
+    """
+    found = _problem_of(scope, limit)
+    if found is not None:
+        what, fix = found
+        if is_default:
+            what += f" (the map `defaults` sets `{_KEYS_OF_SCOPE[scope]}`)"
+        cursor.error(line, what, f"use {fix}")
+
+
+def _problem_of(scope: str, limit: Limit) -> tuple[str, str] | None:
+    """Return why a limit does not permit its scope, and what to use instead; None if it does."""
     algorithm = limit.algorithm
     if scope == "split" and (algorithm is Algorithm.CONCURRENCY or limit.queue):
         what = "concurrency limits and queues cannot be split among data centers"
-        cursor.error(line, what, f"use {_HOME} or `scope: datacenter`")
-    elif scope == "global" and algorithm not in _GOSSIPED:
+        return what, f"{_HOME} or `scope: datacenter`"
+    if scope == "global" and algorithm not in _GOSSIPED:
         what = f"{algorithm} cannot use counts of other data centers"
         other = f"one of {', '.join(_GOSSIPED)}"
         if algorithm is Algorithm.SLIDING_WINDOW_LOG:
             other = f"sliding_window with `slots`, {_SPLIT}"
-        cursor.error(line, what, f"use {other}, {_HOME} or `scope: datacenter`")
-    elif scope == "global" and limit.period_ns < SHORTEST_NS:
+        return what, f"{other}, {_HOME} or `scope: datacenter`"
+    if scope == "global" and limit.period_ns < SHORTEST_NS:
         what = (
             "counts of other data centers arrive too late for a period of "
             f"{limit.period_ns / NS_PER_SECOND:g} s"
         )
         least = f"at least {SHORTEST_NS // NS_PER_SECOND} s"
-        cursor.error(line, what, f"use {least}, {_SPLIT}, {_HOME} or `scope: datacenter`")
+        return what, f"{least}, {_SPLIT}, {_HOME} or `scope: datacenter`"
+    return None

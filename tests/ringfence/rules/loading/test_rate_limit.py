@@ -295,6 +295,12 @@ def test_wrong_defaults_are_reported_with_their_fix(defaults, problem):
     assert found.startswith(f"rules.yaml:2: d > defaults: {problem}")
 
 
+def test_a_default_that_does_not_fit_the_numbers_of_a_rule_is_named():
+    (found,) = problems_of("unit: minute, requests_per_unit: 5", "{slots: 7}")
+
+    assert "slots must divide the period of 60 s into equal parts, got 7 (the map `defa" in found
+
+
 def test_leases_are_allowed_unless_rule_or_file_forbid_them():
     limit, no = "unit: minute, requests_per_unit: 5", "{leases: false}"
 

@@ -153,10 +153,42 @@ def test_a_period_shorter_than_the_delay_of_counts_is_rejected():
     )
 
 
-def test_a_default_that_a_rule_does_not_support_is_reported_at_the_rule():
-    found = problem_of("algorithm: concurrency", "{scope: global}")
+@pytest.mark.parametrize(
+    ("keys", "defaults", "problem"),
+    [
+        (
+            "algorithm: concurrency",
+            "{scope: global}",
+            "concurrency cannot use counts of other data centers (the map `defaults` sets "
+            "`scope: global`); use one of sliding_window, ",
+        ),
+        (
+            "mode: queue",
+            "{global: {mode: split}}",
+            "concurrency limits and queues cannot be split among data centers (the map `defaults` "
+            "sets `global: {mode: split}`); use `global: {mode: home, home: NAME}` or `scope: dat",
+        ),
+        (
+            "mode: queue, scope: global",
+            "{global: {mode: split}}",
+            "concurrency limits and queues cannot be split among data centers (the map `defaults`",
+        ),
+        (
+            "algorithm: concurrency, scope: global",
+            "{scope: global}",
+            "concurrency cannot use counts of other data centers; use one of",
+        ),
+        (
+            "algorithm: concurrency, global: {mode: split}",
+            "{global: {mode: split}}",
+            "concurrency limits and queues cannot be split among data centers; use",
+        ),
+    ],
+)
+def test_a_default_that_a_rule_does_not_support_is_reported_at_the_rule(keys, defaults, problem):
+    found = problem_of(keys, defaults)
 
-    assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot use counts")
+    assert found.startswith(f"rules.yaml:5: d > k > rate_limit: {problem}")
 
 
 def test_an_invalid_default_is_reported_at_its_own_line():
