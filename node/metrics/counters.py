@@ -11,7 +11,7 @@ _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("charges", "overdrawn", "refunds", "resets", "forwarded", "decided_as_standby", "undecided"),
-    *("renewals", "slots_called", "repeated", "shed"),
+    *("renewals", "slots_called", "repeated", "repeated_checks", "shed", "stalls"),
     *("reloads", "reloads_refused", "reports", "repeated_reports"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
     *("borrowed", "overruled_limits"),
