@@ -49,7 +49,7 @@ _KEYS_PER_ROUND = 4000
 _KEYS_PER_MESSAGE = 100
 """The receiver merges a message in one step."""
 _SHARDS_PER_DIGEST = 1000
-_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)  # Of the histogram.
+_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)  # Upper bounds, in ms.
 _HOME_PATIENCE = 10.0
 """Seconds after which a home without members is reported."""
 _MOST_MARKED = 20_000
