@@ -286,8 +286,8 @@ class Dispatcher:
     def _home_of(self, keys: Sequence[bytes]) -> str:
         """Return the data center that decides all these keys by their rules; empty without one."""
         rules = [self._decider.rules.by_id(decode_key(key)[0]) for key in keys]
-        homes = {"" if rule is None else rule.home for rule in rules}
-        return homes.pop() if len(homes) == 1 else ""
+        homes = dict.fromkeys(["" if rule is None else rule.home for rule in rules])
+        return next(iter(homes)) if len(homes) == 1 else ""
 
     def _outage(self, what: str, keys: Sequence[bytes]) -> RingfenceError:
         """Create the error for an outage, with the addresses of the nodes that decide the keys."""
