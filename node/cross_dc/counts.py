@@ -19,11 +19,11 @@ from hashring import NodeId, Ring, View, shard_of
 from node.context.containment import Containment
 from node.cross_dc.global_keys import GlobalKeys
 from node.cross_dc.recovery import CountRecovery
-from node.cross_dc.split import share_of
+from node.cross_dc.split import share_of, split_limits
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
-from ringfence.limiter import Engine, EngineRule
+from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.rules import RuleSet
 from ringfence.rules.descriptor_tree import place as place_of
@@ -156,9 +156,9 @@ class CrossDcCounts:
             if rule.scope == "home" and rule.home != self._datacenter
         }
 
-    def split_rules(self) -> set[bytes]:
-        """Return the ids of rules whose limits are divided among data centers."""
-        return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
+    def split_rules(self) -> dict[bytes, Limit]:
+        """Return the whole limits that are divided among data centers, by the id of the rule."""
+        return split_limits(self._rules.rules())
 
     def other_rings(self) -> dict[str, Ring]:
         """Return the hash rings of the other data centers, without members that are joining."""

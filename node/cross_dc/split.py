@@ -1,11 +1,19 @@
 """Division of a limit into one share for each data center."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ringfence.limiter import Limit
+from ringfence.limiter import Code, Limit
+from ringfence.limiter.reference import SlotNumbers, scheme_of
+from ringfence.rules import Rule
 
-__all__ = ["share_of"]
+__all__ = ["longest_wait_ns", "share_of", "split_limits"]
+
+
+def split_limits(rules: Iterable[Rule]) -> dict[bytes, Limit]:
+    """Return the whole limits that are divided among data centers, by the id of the rule."""
+    divided = [rule for rule in rules if rule.scope == "split"]
+    return {rule.id.to_bytes(8, "big"): rule.limit for rule in divided if rule.limit is not None}
 
 
 def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit:
@@ -24,3 +32,11 @@ def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit
 
 def _part(amount: int, index: int, count: int) -> int:
     return amount // count + (index < amount % count)
+
+
+def longest_wait_ns(limit: Limit, cost: int, now: int) -> int | None:
+    """Return the wait for a cost after the whole limit is used up at `now`; None if the cost is
+    above the whole limit."""
+    scheme = scheme_of(limit, SlotNumbers(1))
+    code, _, wait_ns, *_ = scheme.open(now, scheme.ceiling).check(cost, now)
+    return wait_ns if code == Code.DENIED else None

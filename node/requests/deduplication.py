@@ -155,6 +155,15 @@ class DecidedChecks:
             for check, _ in self._requests.popitem(last=False)[1].values():
                 self._forget(check)
 
+    def replace_outcome(self, id_: CheckId, row: OutcomeRow) -> None:
+        """Replace the stored outcome of a check, if there is one."""
+        session, seq, place = id_
+        rows = self._requests.get((session, seq), {})
+        if place in rows:
+            check, at = rows[place]
+            known = replace(check, row=row), at
+            rows[place] = self._by_shard[shard_of(check.key)][id_] = known
+
     def _forget(self, check: DecidedCheck) -> None:
         shard = shard_of(check.key)
         self._size -= 1

@@ -23,6 +23,7 @@ from node.requests.standby_takeover import StandbyTakeover
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
 from ringfence import runtime
+from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.peering.routing import Router
 from ringfence.peering.target import ResultCallback
@@ -119,10 +120,10 @@ class RequestHandler:
             await self._waiters.run()
 
     def set_remote_rules(
-        self, elsewhere: Collection[bytes], split: Collection[bytes], rings: Mapping[str, Ring]
+        self, elsewhere: Collection[bytes], split: Mapping[bytes, Limit], rings: Mapping[str, Ring]
     ) -> None:
-        """Set the rules that other data centers decide, the rules whose limits are divided, and the
-        hash rings."""
+        """Set the rules that other data centers decide, the limits that are divided by the ids of
+        their rules, and the hash rings."""
         self._elsewhere = elsewhere
         self.borrowing.set_rules(split, rings)
 
@@ -138,7 +139,7 @@ class RequestHandler:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)
         is_last = request.hops >= _MAX_HOPS
-        is_final = is_last or not self.borrowing.can_borrow(batch)
+        is_final = is_last or not self.borrowing.can_ask(batch)
         if is_here and is_final and not self._lease_returns.must_precede(batch):
             return self._decide(batch, as_standby=request.as_standby)
         if is_last and not (request.as_standby or self.placement.may_decide(batch)):
@@ -169,9 +170,11 @@ class RequestHandler:
             part = Part(here, batch if len(here) == len(batch) else batch.take(here))
             short: list[int] = []
             if not is_lent:
-                part.results = self._decide(part.batch, as_standby=request.as_standby)
-                if not is_last and self._may_wait(batch):
-                    short = self._short_rows(part, request)
+                part.results, short = self._decide_and_find_short(
+                    part.batch, as_standby=request.as_standby
+                )
+                if is_last or not self._may_wait(batch):
+                    short = []
             parts = part.split(short)
         parts += [
             Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
@@ -181,15 +184,22 @@ class RequestHandler:
             parts[0].rows = None
         return parts
 
-    def _short_rows(self, part: Part, request: Request) -> list[int]:
-        """Return the denied rows of a part that another data center may still allow. A standby
-        borrows nothing in place of the owner."""
-        assert part.results is not None
-        keys, is_ours = part.batch.keys, self.placement.is_ours
-        return [
+    def _decide_and_find_short(
+        self, batch: Batch, *, as_standby: bool
+    ) -> tuple[Results, list[int]]:
+        """Decide a batch here; also return the rows for which other data centers should be asked.
+
+        These are denied checks, and refunds of more units than this data center had. A standby
+        borrows nothing in place of the owner. A repeated refund gives nothing back again.
+        """
+        is_refund = batch.op is Op.REFUND
+        repeated = self._decided_checks.find(batch.ids) if is_refund else {}
+        results = self._decide(batch, as_standby=as_standby)
+        is_ours = self.placement.is_ours
+        return results, [
             row
-            for row in self.borrowing.rows_to_borrow(part.batch, part.results)
-            if not request.as_standby or is_ours(shard_of(keys[row]))
+            for row in self.borrowing.rows_to_ask(batch, results)
+            if row not in repeated and (not as_standby or is_ours(shard_of(batch.keys[row])))
         ]
 
     def _may_wait(self, batch: Batch) -> bool:
@@ -240,7 +250,8 @@ class RequestHandler:
                 if within <= 0:
                     return None
             if part.results is not None:
-                await self._borrow_and_remember(batch, part.results, within)
+                rows = range(len(batch))
+                await self._ask_others_and_remember(batch, rows, part.results, within)
                 return part.results
             if not self._lease_returns.must_precede(batch):
                 return await self._decide_later(request, batch, within)
@@ -286,10 +297,10 @@ class RequestHandler:
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
             return
-        results = self._decide(batch, as_standby=as_standby)
-        if self.borrowing.rows_to_borrow(batch, results):
+        results, short = self._decide_and_find_short(batch, as_standby=as_standby)
+        if short:
             assert self._nursery is not None
-            self._nursery.start_soon(self._borrow, batch, results, done)
+            self._nursery.start_soon(self._ask_others, batch, short, results, done)
         else:
             done(results)
 
@@ -335,6 +346,7 @@ class RequestHandler:
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
         outcomes = self.slots.decide(batch, now)
+        self.borrowing.correct_denials(batch, outcomes)
         self._ownership.record_decided(batch, outcomes, now)
         stands_in = as_standby and self.placement.is_foreign(batch)
         results = Results(
@@ -349,18 +361,29 @@ class RequestHandler:
             self._on_freed(batch.keys)
         return results
 
-    async def _borrow(self, batch: Batch, results: Results, done: ResultCallback) -> None:
-        await self._containment.run("borrowing", self._borrow_and_remember, batch, results)
+    async def _ask_others(
+        self, batch: Batch, rows: Sequence[int], results: Results, done: ResultCallback
+    ) -> None:
+        ask = self._ask_others_and_remember
+        await self._containment.run("borrowing", ask, batch, rows, results)
         done(results)
 
-    async def _borrow_and_remember(
-        self, batch: Batch, results: Results, within: float = math.inf
+    async def _ask_others_and_remember(
+        self, batch: Batch, rows: Sequence[int], results: Results, within: float = math.inf
     ) -> None:
-        """Ask other data centers to allow denied checks, and store the denials and the outcomes.
+        """Ask other data centers to allow denied checks or to take back refunded units, and store
+        the denials and the outcomes.
 
         Meanwhile this node may have units again. A hedged request of the same check then finds the
         denial, so it spends no unit here in addition to the borrowed one.
         """
+        if batch.op is Op.REFUND:
+            await self.borrowing.give_back(batch, rows, results, within)
+            for row in rows if batch.ids else ():
+                self._decided_checks.replace_outcome(batch.ids[row], results.row(row))
+            # A check may have been denied since the first part of the refund.
+            self._on_freed([batch.keys[row] for row in rows])
+            return
         self._remember(batch, results, batch.costs, self._clock.now())
         await self.borrowing.borrow(batch, results, within)
         self._remember(batch, results, batch.costs, self._clock.now())
@@ -392,11 +415,11 @@ class RequestHandler:
         for tries_left in range(_TRIES, -1, -1):
             shards = self.placement.missing(batch)
             if not shards:
-                decided = self._decide(batch, as_standby=request.as_standby)
-                short = request.hops < _MAX_HOPS and self.borrowing.rows_to_borrow(batch, decided)
-                if short and not self.placement.is_foreign(batch):
+                decided, short = self._decide_and_find_short(batch, as_standby=request.as_standby)
+                is_last = request.hops >= _MAX_HOPS
+                if short and not is_last and not self.placement.is_foreign(batch):
                     within = until - runtime.current_time()
-                    await self._borrow_and_remember(batch, decided, within)
+                    await self._ask_others_and_remember(batch, short, decided, within)
                 return decided
             if not tries_left:
                 break

@@ -59,7 +59,11 @@ def test_a_rule_with_a_home_is_decided_by_the_ring_of_that_data_center() -> None
 
     assert eu.counts.elsewhere() == {rule: view_of("u1").ring("us")}
     assert us.counts.elsewhere() == {}
-    assert eu.counts.split_rules() == us.counts.split_rules() == {PART.id.to_bytes(8, "big")}
+    assert (
+        eu.counts.split_rules()
+        == us.counts.split_rules()
+        == {PART.id.to_bytes(8, "big"): PART.limit}
+    )
     assert eu.counts.other_rings() == {"us": view_of("u1").ring("us")}
     assert us.counts.other_rings() == {"eu": view_of("e1").ring("eu")}
 

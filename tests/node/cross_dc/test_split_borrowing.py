@@ -10,12 +10,14 @@ from trio.testing import MockClock
 from hashring import Member, NodeId, Ring
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
-from ringfence.limiter import Code, Outcomes
+from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.peering.link import Link
 from ringfence.wire import Batch, Op, Results, Source
 
 NS = 1_000_000_000
 KEY = bytes(8) + b"key"
+HOUR = 3600
+LIMIT = Limit(300, HOUR, Algorithm.FIXED_WINDOW)
 FAILS_AFTER = 0.84
 """Seconds after which a link fails a request without an answer."""
 
@@ -58,7 +60,7 @@ def borrowing(
     counters: Counters | None = None,
 ) -> SplitBorrowing:
     made = SplitBorrowing(lambda name: cast("Link", links[name]), clock, counters or Counters())
-    made.set_rules({bytes(8)}, {name: Ring.of([Member(NodeId(name))]) for name in links})
+    made.set_rules({bytes(8): LIMIT}, {name: Ring.of([Member(NodeId(name))]) for name in links})
     return made
 
 
@@ -106,7 +108,7 @@ async def test_a_data_center_that_leaves_while_a_check_waits_is_not_asked(
         def ask(
             self, batch: Batch, *, hops: int, as_standby: bool, done: Callable[[object], None]
         ) -> None:
-            from_others.set_rules({bytes(8)}, {"dc2": Ring.of([Member(NodeId("dc2"))])})
+            from_others.set_rules({bytes(8): LIMIT}, {"dc2": Ring.of([Member(NodeId("dc2"))])})
             super().ask(batch, hops=hops, as_standby=as_standby, done=done)
 
     links["dc2"] = LastAnswer(Code.DENIED)
@@ -187,10 +189,10 @@ async def test_the_memory_of_exhausted_shares_is_bounded(autojump_clock: MockClo
     for first in range(0, 10_000, 1000):
         batch = Batch(Op.CHECK, keys[first : first + 1000], [1] * 1000)
         await from_others.borrow(batch, results(*[Code.DENIED] * 1000))
-    assert from_others.rows_to_borrow(Batch(Op.CHECK, keys[:1], [1]), results(Code.DENIED)) == []
+    assert from_others.rows_to_ask(Batch(Op.CHECK, keys[:1], [1]), results(Code.DENIED)) == []
     await from_others.borrow(Batch(Op.CHECK, keys[-1:], [1]), results(Code.DENIED))
 
-    rows = from_others.rows_to_borrow(
+    rows = from_others.rows_to_ask(
         Batch(Op.CHECK, [keys[0], keys[-1]], [1, 1]), results(Code.DENIED, Code.DENIED)
     )
     assert rows == [0]
@@ -209,21 +211,20 @@ async def test_only_denied_single_checks_of_split_rules_are_lent(
 
     await from_others.borrow(batch, answers)
 
-    assert link.keys == keys[:2]
-    assert answers.outcomes.codes == [Code.ALLOWED] * 3 + [Code.DENIED] * 3
-    assert counters.as_dict()["borrowed"] == 2
+    assert link.keys == keys[:1]  # The second check costs more than the whole limit.
+    assert answers.outcomes.codes == [Code.ALLOWED, Code.NEVER, Code.ALLOWED] + [Code.DENIED] * 3
+    assert counters.as_dict()["borrowed"] == 1
     for op in (Op.CHARGE, Op.REFUND, Op.RESET):
-        assert not from_others.can_borrow(Batch(op, keys, [1] * 5))
-    assert not from_others.can_borrow(Batch(Op.CHECK, [other], [1]))
+        assert not from_others.can_ask(Batch(op, keys, [1] * 5))
+    assert not from_others.can_ask(Batch(Op.CHECK, [other], [1]))
 
 
-async def test_a_check_that_never_passes_here_has_the_denial_of_a_larger_share(
-    autojump_clock: MockClock,
-) -> None:
-    answers = results(Code.NEVER, Code.DENIED)
-    link = FakeLink(Code.DENIED, retry_after_ns=7)
+async def test_a_denial_lasts_until_the_first_part_has_room(autojump_clock: MockClock) -> None:
+    links = {"dc2": FakeLink(Code.DENIED, retry_after_ns=7)}
+    links["dc3"] = FakeLink(Code.DENIED, retry_after_ns=5)
+    answers = results(Code.DENIED, retry_after_ns=9)
 
-    await borrowing({"dc2": link}).borrow(Batch(Op.CHECK, [KEY, KEY + b"2"], [9, 1]), answers)
+    await borrowing(links).borrow(Batch(Op.CHECK, [KEY], [1]), answers)
 
-    assert answers.outcomes.codes == [Code.DENIED, Code.DENIED]
-    assert answers.outcomes.retry_after_ns == [7, 0]
+    assert answers.outcomes.codes == [Code.DENIED]
+    assert answers.outcomes.retry_after_ns == [5]

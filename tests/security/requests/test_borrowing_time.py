@@ -4,13 +4,13 @@ import time
 
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
-from ringfence.limiter import Code, Outcomes
+from ringfence.limiter import Code, Limit, Outcomes
 from ringfence.wire import MAX_KEYS, Batch, Op, Results, Source
 
 
 async def test_a_full_frame_of_denied_split_keys_is_scanned_in_a_tenth_of_a_second() -> None:
     borrowing = SplitBorrowing(lambda name: None, lambda: 0, Counters())
-    borrowing.rules = {bytes(8)}
+    borrowing.rules = {bytes(8): Limit(1, 1)}
     zeros = [0] * MAX_KEYS
     batch = Batch(
         Op.CHECK, [bytes(8) + number.to_bytes(8, "big") for number in range(MAX_KEYS)], zeros

@@ -132,21 +132,28 @@ class FakeHandoff:
 
 @dataclass
 class FarLink:
-    """Link to the other data center, which answers after `seconds`."""
+    """Link to the other data center, which answers after `seconds`. It refunds all units."""
 
     nursery: Callable[[], trio.Nursery]
     code: Code = Code.ALLOWED
     seconds: float = 0.0
+    reset_after_ns: int = 0
     asked: list[Asked] = field(default_factory=list)
+    refunded: list[int] = field(default_factory=list)
 
     def ask(
         self, batch: Batch, *, hops: int, as_standby: bool, done: Callable[[object], None]
     ) -> None:
         self.asked.append(Asked(batch.keys, hops))
+        found = results(batch, self.code)
+        found.outcomes.reset_after_ns = [self.reset_after_ns] * len(batch)
+        if batch.op is Op.REFUND:
+            self.refunded += batch.costs
+            found.outcomes.slot_ids = [*batch.costs]
 
         async def answer() -> None:
             await trio.sleep(self.seconds)
-            done(results(batch, self.code))
+            done(found)
 
         self.nursery().start_soon(answer)
 
@@ -206,7 +213,8 @@ class HandlingHost:
             on_decided=lambda batch, results: self.decided.append(batch),
             on_freed=self.freed.extend,
         )
-        self.handler.set_remote_rules({HOME}, {SPLIT}, {"us": FAR_RING})
+        split = {rule.id.to_bytes(8, "big"): rule.limit for rule in RULES.rules() if rule.limit}
+        self.handler.set_remote_rules({HOME}, {SPLIT: split[SPLIT]}, {"us": FAR_RING})
 
     def take(self, shards: Sequence[int]) -> None:
         """Start to hold shards."""
