@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ringfence.limiter import Code, Limit
-from ringfence.limiter.reference import SlotNumbers, scheme_of
+from ringfence.limiter import Limit
+from ringfence.limiter.reference import Counter, SlotNumbers, scheme_of
 from ringfence.rules import Rule
 
-__all__ = ["longest_wait_ns", "share_of", "split_limits"]
+__all__ = ["share_of", "split_limits", "used_up"]
 
 
 def split_limits(rules: Iterable[Rule]) -> dict[bytes, Limit]:
@@ -34,9 +34,7 @@ def _part(amount: int, index: int, count: int) -> int:
     return amount // count + (index < amount % count)
 
 
-def longest_wait_ns(limit: Limit, cost: int, now: int) -> int | None:
-    """Return the wait for a cost after the whole limit is used up at `now`; None if the cost is
-    above the whole limit."""
+def used_up(limit: Limit, now: int) -> Counter:
+    """Create a counter of the whole limit after all its units are used at `now`."""
     scheme = scheme_of(limit, SlotNumbers(1))
-    code, _, wait_ns, *_ = scheme.open(now, scheme.ceiling).check(cost, now)
-    return wait_ns if code == Code.DENIED else None
+    return scheme.open(now, scheme.ceiling)

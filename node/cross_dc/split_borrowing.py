@@ -4,18 +4,19 @@ Each data center counts only its own share, so all shares together never exceed 
 units of one data center are available to the others.
 """
 
+import collections
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from hashring import NodeId, Ring, shard_of
 from node.cross_dc.borrowed_units import BorrowedUnits, Loan
-from node.cross_dc.split import longest_wait_ns
+from node.cross_dc.split import used_up
 from node.metrics.counters import Counters
 from ringfence import runtime
 from ringfence.limiter import Code, Limit, Outcomes
+from ringfence.limiter.reference import Counter
 from ringfence.peering.link import Link
-from ringfence.wire import NO_ID, Batch, Op, Results
+from ringfence.wire import MAX_KEYS, NO_ID, Batch, Op, Results
 
 __all__ = ["SplitBorrowing"]
 
@@ -31,6 +32,7 @@ _LONGEST_WAIT_S = 0.5
 _SHARE_OF_DEADLINE = 0.5
 """Share of the caller's remaining time for which a check may wait for other data centers. The rest
 is for the way back to the caller."""
+_NEVER, _OVERDRAWN = Code.NEVER.value, Code.OVERDRAWN.value
 _LATER_NS = 50_000_000
 """Longest allowance for a refund that takes longer to its lender than the check took."""
 
@@ -80,24 +82,28 @@ class SplitBorrowing:
         Other data centers or later shares may allow them. The wait is that of another data center
         if this node knows it.
         """
-        rules, codes = self.rules, outcomes.codes
-        if not rules or not (Code.NEVER in codes or Code.OVERDRAWN in codes):
+        rules, codes, waits = self.rules, outcomes.codes, outcomes.retry_after_ns
+        if not rules or not (_NEVER in codes or _OVERDRAWN in codes):
             return
         now = self._clock()
+        whole: dict[bytes, Counter] = {}
         for row, key in enumerate(batch.keys):
-            is_endless = codes[row] == Code.OVERDRAWN and not outcomes.retry_after_ns[row]
-            if key[:8] not in rules or not (is_endless or codes[row] == Code.NEVER):
+            rule = key[:8]
+            is_endless = codes[row] == _OVERDRAWN and not waits[row]
+            if rule not in rules or not (is_endless or codes[row] == _NEVER):
                 continue
             if batch.which and batch.which[row]:
                 continue  # The limit of the check itself is not divided.
+            if rule not in whole:
+                whole[rule] = used_up(rules[rule], now)
             cost = batch.costs[row] if batch.op is Op.CHECK else 0
-            wait_ns = longest_wait_ns(rules[key[:8]], cost, now)
-            if wait_ns is None:
+            code, _, wait_ns, *_ = whole[rule].check(cost, now)
+            if code != Code.DENIED:
                 continue
             if not is_endless:
-                codes[row] = Code.DENIED
-            known = [self._exhausted.get((name, key), (0, 0))[1] - now for name in self.rings]
-            outcomes.retry_after_ns[row] = min([wait_ns, *(each for each in known if each > 0)])
+                codes[row] = Code.DENIED.value
+            stated = [self._exhausted.get((name, key), (0, 0))[1] - now for name in self.rings]
+            waits[row] = min([wait_ns, *(each for each in stated if each > 0)])
 
     def rows_to_ask(self, batch: Batch, results: Results) -> list[int]:
         """Return the indices of the denied checks in a batch that another data center may still
@@ -121,7 +127,7 @@ class SplitBorrowing:
         if Code.DENIED not in codes:
             return []
         now = self._clock()
-        sizes = Counter(batch.group_numbers())
+        sizes = collections.Counter(batch.group_numbers())
         return [
             row
             for row, (key, number) in enumerate(zip(batch.keys, batch.group_numbers(), strict=True))
@@ -213,7 +219,9 @@ class SplitBorrowing:
                 # A silent member must not hold up each refund.
                 is_silent = self._silent.get(owner, 0) > now
                 wait_until = -math.inf if is_silent else until
-                nursery.start_soon(self._return, owner, batch, part, results, wait_until)
+                for start in range(0, len(part), MAX_KEYS):
+                    some = part[start : start + MAX_KEYS]
+                    nursery.start_soon(self._return, owner, batch, some, results, wait_until)
 
     async def _return(
         self,

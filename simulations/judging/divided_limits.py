@@ -311,8 +311,8 @@ def _late(view: CounterView, row: Row) -> Iterator[Spend]:
 
 
 def _refunded(view: CounterView, answer: Answered) -> Iterator[Spend]:
-    """Yield the units of a refunded charge. The refund goes to the part of the asking data center,
-    also if the charge was borrowed."""
+    """Yield the units of a refunded charge. The refund first goes to the part of the asking data
+    center, also if the charge was borrowed. Units that this part did not have go to lenders."""
     spend = refunded_units(view, answer)
     if _spends_surely(view, answer):
         yield spend

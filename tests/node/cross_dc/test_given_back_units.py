@@ -12,7 +12,7 @@ from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from ringfence.limiter import Algorithm, Code, Limit
 from ringfence.peering.link import Link
-from ringfence.wire import Batch, CheckId, Op, Results, Source, empty_results
+from ringfence.wire import MAX_KEYS, Batch, CheckId, Op, Results, Source, empty_results
 
 NS = 1_000_000_000
 KEY, OTHER = bytes(8) + b"key", bytes(8) + b"other"
@@ -118,6 +118,23 @@ async def test_each_lender_gets_its_own_units_in_one_request(autojump_clock: Moc
     assert await borrower.refund(16) == [16]
     assert [batch.costs for batch in us.refunds] == [[7, 3]]
     assert [batch.costs for batch in ap.refunds] == [[6]]
+
+
+async def test_no_request_to_a_lender_has_too_many_rows(autojump_clock: MockClock) -> None:
+    us = Lender()
+    borrower = Borrower(us=us)
+    keys = [bytes(8) + b"%d" % number for number in range(MAX_KEYS)]
+    for _ in range(2):
+        denied = answers(*[Code.DENIED] * MAX_KEYS)
+        await borrower.borrowing.borrow(Batch(Op.CHECK, keys, [1] * MAX_KEYS), denied)
+    refund = answers(*[Code.ALLOWED] * MAX_KEYS)
+
+    await borrower.borrowing.give_back(
+        Batch(Op.REFUND, keys, [2] * MAX_KEYS), range(MAX_KEYS), refund
+    )
+
+    assert [len(batch) for batch in us.refunds] == [MAX_KEYS] * 2
+    assert refund.outcomes.slot_ids == [2] * MAX_KEYS
 
 
 async def test_a_refund_has_the_age_of_the_loan_or_of_its_caller(

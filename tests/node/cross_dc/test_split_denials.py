@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from hashring import Member, NodeId, Ring
-from node.cross_dc.split import longest_wait_ns, split_limits
+from node.cross_dc.split import split_limits, used_up
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from ringfence.limiter import Algorithm, Code, Limit
@@ -96,17 +96,19 @@ async def test_the_wait_is_the_shortest_that_other_data_centers_stated(
     ("limit", "cost", "wait_s"),
     [
         (LIMIT, 1, 7),
-        (LIMIT, 3, None),
+        (LIMIT, 3, 0),
         (Limit(10, 10, Algorithm.TOKEN_BUCKET), 4, 4),
-        (Limit(10, 10, Algorithm.TOKEN_BUCKET, burst=3), 4, None),
+        (Limit(10, 10, Algorithm.TOKEN_BUCKET, burst=3), 4, 0),
         (Limit(10, 10, Algorithm.SLIDING_WINDOW_LOG), 4, 10),
-        (Limit(0, 10, Algorithm.FIXED_WINDOW), 1, None),
+        (Limit(0, 10, Algorithm.FIXED_WINDOW), 1, 0),
     ],
 )
 def test_the_longest_wait_is_that_after_the_whole_limit_is_used(
-    limit: Limit, cost: int, wait_s: int | None
+    limit: Limit, cost: int, wait_s: int
 ) -> None:
-    assert longest_wait_ns(limit, cost, NOW) == (None if wait_s is None else wait_s * NS)
+    code, _, wait_ns, *_ = used_up(limit, NOW).check(cost, NOW)
+
+    assert (code, wait_ns) == (Code.DENIED if wait_s else Code.NEVER, wait_s * NS)
 
 
 def test_only_limits_of_split_rules_are_divided() -> None:
