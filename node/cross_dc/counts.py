@@ -19,7 +19,7 @@ from hashring import NodeId, Ring, View, shard_of
 from node.context.containment import Containment
 from node.cross_dc.global_keys import GlobalKeys
 from node.cross_dc.recovery import CountRecovery
-from node.cross_dc.split import share_of, split_limits
+from node.cross_dc.split import largest_shares, share_of
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from ringfence import runtime
@@ -157,8 +157,8 @@ class CrossDcCounts:
         }
 
     def split_rules(self) -> dict[bytes, Limit]:
-        """Return the whole limits that are divided among data centers, by the id of the rule."""
-        return split_limits(self._rules.rules())
+        """Return the largest share of each divided limit, by the id of the rule."""
+        return largest_shares(self._rules.rules(), sorted(self._split_datacenters))
 
     def other_rings(self) -> dict[str, Ring]:
         """Return the hash rings of the other data centers, without members that are joining."""

@@ -7,13 +7,18 @@ from ringfence.limiter import Limit
 from ringfence.limiter.reference import Counter, SlotNumbers, scheme_of
 from ringfence.rules import Rule
 
-__all__ = ["share_of", "split_limits", "used_up"]
+__all__ = ["largest_shares", "share_of", "used_up"]
 
 
-def split_limits(rules: Iterable[Rule]) -> dict[bytes, Limit]:
-    """Return the whole limits that are divided among data centers, by the id of the rule."""
-    divided = [rule for rule in rules if rule.scope == "split"]
-    return {rule.id.to_bytes(8, "big"): rule.limit for rule in divided if rule.limit is not None}
+def largest_shares(rules: Iterable[Rule], datacenters: Sequence[str]) -> dict[bytes, Limit]:
+    """Return the largest share of each limit that is divided among data centers, by the id of the
+    rule."""
+    first = min(datacenters)
+    return {
+        rule.id.to_bytes(8, "big"): share_of(rule.limit, first, datacenters)
+        for rule in rules
+        if rule.scope == "split" and rule.limit is not None
+    }
 
 
 def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit:
@@ -35,6 +40,6 @@ def _part(amount: int, index: int, count: int) -> int:
 
 
 def used_up(limit: Limit, now: int) -> Counter:
-    """Create a counter of the whole limit after all its units are used at `now`."""
+    """Create a counter after all units of a limit are used at `now`."""
     scheme = scheme_of(limit, SlotNumbers(1))
     return scheme.open(now, scheme.ceiling)

@@ -48,7 +48,7 @@ class SplitBorrowing:
         counters: Counters,
     ) -> None:
         self.rules: Mapping[bytes, Limit] = {}
-        """Whole limits of the rules that are split, by the id of the rule."""
+        """Largest shares of the limits that are split, by the id of the rule."""
         self.rings: Mapping[str, Ring] = {}
         """The rings of other data centers."""
         self._link_to = link_to
@@ -62,8 +62,8 @@ class SplitBorrowing:
         """Members that did not answer, and the time until which they are not asked."""
 
     def set_rules(self, rules: Mapping[bytes, Limit], rings: Mapping[str, Ring]) -> None:
-        """Set the rules whose limits are divided among data centers, with their whole limits, and
-        the hash rings of those."""
+        """Set the largest shares of the limits that are divided among data centers, and the hash
+        rings of those."""
         self.rules, self.rings = rules, rings
         self._silent.clear()
 
@@ -77,7 +77,7 @@ class SplitBorrowing:
 
     def correct_denials(self, batch: Batch, outcomes: Outcomes) -> None:
         """Replace permanent denials of costs that are above the local share, but not above the
-        whole limit.
+        largest one.
 
         Other data centers or later shares may allow them. The wait is that of another data center
         if this node knows it.
@@ -86,7 +86,7 @@ class SplitBorrowing:
         if not rules or not (_NEVER in codes or _OVERDRAWN in codes):
             return
         now = self._clock()
-        whole: dict[bytes, Counter] = {}
+        largest: dict[bytes, Counter] = {}
         for row, key in enumerate(batch.keys):
             rule = key[:8]
             is_endless = codes[row] == _OVERDRAWN and not waits[row]
@@ -94,10 +94,10 @@ class SplitBorrowing:
                 continue
             if batch.which and batch.which[row]:
                 continue  # The limit of the check itself is not divided.
-            if rule not in whole:
-                whole[rule] = used_up(rules[rule], now)
+            if rule not in largest:
+                largest[rule] = used_up(rules[rule], now)
             cost = batch.costs[row] if batch.op is Op.CHECK else 0
-            code, _, wait_ns, *_ = whole[rule].check(cost, now)
+            code, _, wait_ns, *_ = largest[rule].check(cost, now)
             if code != Code.DENIED:
                 continue
             if not is_endless:

@@ -288,7 +288,7 @@ async def test_a_cost_above_the_local_share_passes_where_the_share_is_larger(
         assert not denied.is_permanent
         assert denied.retry_after is not None
         assert 0 < denied.retry_after <= 7200
-        too_much = [await each.check("api", {"split": "y"}, 602) for each in (here, there)]
+        too_much = [await each.check("api", {"split": "y"}, 302) for each in (here, there)]
         assert [decision.is_permanent for decision in too_much] == [True, True]
 
         fresh = [

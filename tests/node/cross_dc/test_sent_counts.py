@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import shard_of
+from node.cross_dc.split import share_of
 from ringfence.limiter import Code
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import Rule
@@ -62,7 +63,7 @@ def test_a_rule_with_a_home_is_decided_by_the_ring_of_that_data_center() -> None
     assert (
         eu.counts.split_rules()
         == us.counts.split_rules()
-        == {PART.id.to_bytes(8, "big"): PART.limit}
+        == {PART.id.to_bytes(8, "big"): share_of(PART.limit, "eu", ["us"])}
     )
     assert eu.counts.other_rings() == {"us": view_of("u1").ring("us")}
     assert us.counts.other_rings() == {"eu": view_of("e1").ring("eu")}

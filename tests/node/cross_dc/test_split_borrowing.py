@@ -211,7 +211,7 @@ async def test_only_denied_single_checks_of_split_rules_are_lent(
 
     await from_others.borrow(batch, answers)
 
-    assert link.keys == keys[:1]  # The second check costs more than the whole limit.
+    assert link.keys == keys[:1]  # The second check costs more than the largest share.
     assert answers.outcomes.codes == [Code.ALLOWED, Code.NEVER, Code.ALLOWED] + [Code.DENIED] * 3
     assert counters.as_dict()["borrowed"] == 1
     for op in (Op.CHARGE, Op.REFUND, Op.RESET):

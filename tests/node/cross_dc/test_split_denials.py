@@ -1,4 +1,4 @@
-"""Denials of a divided limit: permanent only for a cost above the whole limit."""
+"""Denials of a divided limit: permanent only for a cost above the largest share."""
 
 from typing import cast
 
@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from hashring import Member, NodeId, Ring
-from node.cross_dc.split import split_limits, used_up
+from node.cross_dc.split import largest_shares, used_up
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from ringfence.limiter import Algorithm, Code, Limit
@@ -42,7 +42,7 @@ def borrowing(links: dict[str, FakeLink], limit: Limit = LIMIT) -> SplitBorrowin
         (Op.CHECK, 1, Code.DENIED, Code.DENIED, 0),
     ],
 )
-def test_a_denial_is_permanent_only_above_the_whole_limit(
+def test_a_denial_is_permanent_only_above_the_largest_share(
     op: Op, cost: int, code: Code, expected: Code, wait_s: int
 ) -> None:
     outcomes = results(code).outcomes
@@ -103,7 +103,7 @@ async def test_the_wait_is_the_shortest_that_other_data_centers_stated(
         (Limit(0, 10, Algorithm.FIXED_WINDOW), 1, 0),
     ],
 )
-def test_the_longest_wait_is_that_after_the_whole_limit_is_used(
+def test_the_longest_wait_is_that_after_all_units_are_used(
     limit: Limit, cost: int, wait_s: int
 ) -> None:
     code, _, wait_ns, *_ = used_up(limit, NOW).check(cost, NOW)
@@ -119,4 +119,5 @@ descriptors:
   - {key: split, rate_limit: {unit: day, requests_per_unit: 6, global: {mode: split}}}
 """).rules
 
-    assert [limit.amount for limit in split_limits(rules.rules()).values()] == [6]
+    shares = largest_shares(rules.rules(), ["us", "eu", "ap", "sa"])
+    assert [limit.amount for limit in shares.values()] == [2]
