@@ -199,15 +199,16 @@ def sides_of(fault: Fault, scenario: Scenario) -> tuple[set[str], set[str]]:
     return some, members_of(scenario).keys() - some or some
 
 
-def faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[str]]]:
-    """Yield the faults of links between data centers, with these data centers."""
+def faults_between(scenario: Scenario) -> Iterator[tuple[Fault, set[frozenset[str]]]]:
+    """Yield the faults of links between data centers, with the pairs of these data centers."""
     members = members_of(scenario)
     for fault in scenario.faults:
         if fault.verb in LINK_FAULTS and is_strong(fault):
             some, others = sides_of(fault, scenario)
-            datacenters = {members[name][0] for name in some | others}
-            if len(datacenters) > 1:
-                yield fault, datacenters
+            here, there = ({members[name][0] for name in side} for side in (some, others))
+            pairs = {frozenset((one, two)) for one in here for two in there if one != two}
+            if pairs:
+                yield fault, pairs
 
 
 def affected_hosts(fault: Fault, scenario: Scenario) -> dict[str, frozenset[str]]:

@@ -82,8 +82,8 @@ class Excuses:
             for datacenter, hosts in sorted(affected_hosts(fault, scenario).items())
         ]
         self._between = [
-            (fault, datacenters, until_of(fault) + _CROSS_SETTLING_S)
-            for fault, datacenters in faults_between(scenario)
+            (fault, pairs, until_of(fault) + _CROSS_SETTLING_S)
+            for fault, pairs in faults_between(scenario)
         ]
         for excuse in excuses_of(scenario, disturbances):
             self._by_datacenter.setdefault(excuse.datacenter, []).append(excuse)
@@ -110,11 +110,11 @@ class Excuses:
             and (answer.asked_at <= each.end or self._has_later_effect(each, where, answer))
         ]
         if answer.datacenter != place.datacenter:
-            both = {answer.datacenter, place.datacenter}
+            both = frozenset((answer.datacenter, place.datacenter))
             found += [
                 Excuse("links", fault, place.datacenter, frozenset(), 0, fault.at, end)
-                for fault, datacenters, end in self._between
-                if fault.at <= answer.answered_at and answer.asked_at <= end and both <= datacenters
+                for fault, pairs, end in self._between
+                if fault.at <= answer.answered_at and answer.asked_at <= end and both in pairs
             ]
         if not answer.is_counted:
             found += [e for e in self._of_groups.get(answer.group, ()) if e not in found]
@@ -189,22 +189,27 @@ class Excuses:
 
     def shared_at(self, here: Place, there: Place, answer: Answered) -> float:
         """Return when the owner of a counter in one data center certainly has the units of a check
-        in another one."""
-        at = answer.answered_at + _CROSS_DC_LAG_S
-        ends = [
-            each.end
+        in another one.
+
+        A fault that begins before the counts have arrived delays them until its own end.
+        """
+        both = frozenset((here.datacenter, there.datacenter))
+        spans = [
+            (each.begin, each.end)
             for place in (here, there)
             for each in self._by_datacenter.get(place.datacenter, ())
-            if each.begin <= at and answer.asked_at <= each.end and each.concerns(place)
+            if answer.asked_at <= each.end and each.concerns(place)
         ]
-        ends += [
-            end
-            for fault, datacenters, end in self._between
-            if fault.at <= at
-            and answer.asked_at <= end
-            and {here.datacenter, there.datacenter} <= datacenters
+        spans += [
+            (fault.at, end)
+            for fault, pairs, end in self._between
+            if answer.asked_at <= end and both in pairs
         ]
-        return max([answer.answered_at, *ends]) + _CROSS_DC_LAG_S
+        known = answer.answered_at + _CROSS_DC_LAG_S
+        for begin, end in sorted(spans):
+            if begin <= known:
+                known = max(known, end + _CROSS_DC_LAG_S)
+        return known
 
     def undisturbed_until(self, places: Iterable[Place], instant: float) -> float:
         """Return when the next fault begins that may change the units of a counter; the instant

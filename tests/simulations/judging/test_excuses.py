@@ -165,3 +165,18 @@ def test_a_node_that_restarts_without_a_seed_may_know_no_other_data_center_until
 
     assert excuses.seedless(here, "n1") == [(10.0, pytest.approx(13.1))]
     assert excuses.seedless(here, "n3") == excuses.seedless(there, "n2") == []
+
+
+@pytest.mark.parametrize(("cut_at", "known_at"), [(12.0, 42.5), (20.0, 16.5)])
+def test_a_cut_delays_counts_that_an_earlier_fault_still_holds_up(cut_at, known_at):
+    """Faults of links between data centers have an effect for ten seconds after their end."""
+    cuts = [
+        Fault(at, "cut", until, {"datacenter": "dc2"}) for at, until in ((2.0, 4.0), (cut_at, 30.0))
+    ]
+    scenario = Scenario("judged", "", nodes=6, datacenters=3, faults=tuple(cuts))
+    excuses = Excuses(scenario, Disturbances(samples={"dc1": [(0.0, 0)], "dc2": [(0.0, 0)]}))
+    here, there, third = (excuses.place(name, 7) for name in ("dc1", "dc2", "dc3"))
+
+    cut_off, reachable = (replace(checked_at(1.0), datacenter=name) for name in ("dc2", "dc3"))
+    assert excuses.shared_at(here, there, cut_off) == known_at
+    assert excuses.shared_at(here, third, reachable) == pytest.approx(3.51)
