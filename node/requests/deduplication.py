@@ -26,7 +26,7 @@ from ringfence.wire import (
     decode,
 )
 
-__all__ = ["COUNTED_ONCE", "DecidedChecks", "DirectChecks"]
+__all__ = ["COUNTED_ONCE", "DecidedChecks", "DirectChecks", "repeats_within"]
 
 _DECIDED = (Source.OWNER, Source.STANDBY)
 COUNTED_ONCE = (Op.CHECK, Op.CHARGE, Op.REFUND)
@@ -45,6 +45,22 @@ _Rows: TypeAlias = Sequence[int] | None
 _Request: TypeAlias = tuple[int, int, int, Sequence[bytes], Sequence[int], _Rows]
 """Until when it may be repeated, session, number, keys, costs, and rows or None for all. A plain
 tuple: one is made for each request."""
+
+
+def repeats_within(ids: Sequence[CheckId]) -> dict[int, int]:
+    """Return the checks that repeat an earlier check of the same batch: the index of that check, by
+    index.
+
+    A link that was interrupted sends waiting requests in one batch, also two for the same check.
+    """
+    if len(set(ids)) == len(ids):
+        return {}
+    first: dict[CheckId, int] = {}
+    return {
+        index: first[id_]
+        for index, id_ in enumerate(ids)
+        if id_[1] and first.setdefault(id_, index) != index
+    }
 
 
 class DecidedChecks:

@@ -14,7 +14,7 @@ from node.context.containment import Containment
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from node.metrics.detailed import MetricsSwitch
-from node.requests.deduplication import COUNTED_ONCE, DecidedChecks
+from node.requests.deduplication import COUNTED_ONCE, DecidedChecks, repeats_within
 from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.placement import ShardPlacement
 from node.requests.request_parts import Part
@@ -308,20 +308,23 @@ class RequestHandler:
 
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
         """Decide a batch of checks; a check that was already decided, hedged or forwarded, gets the
-        same outcome."""
+        same outcome, also if both are in this batch."""
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
-        if not known:
+        repeats = repeats_within(batch.ids)
+        if not (known or repeats):
             return self._count_and_remember(batch, as_standby=as_standby)
-        self._counters.add("repeated_checks", len(known))
+        self._counters.add("repeated_checks", len(known.keys() | repeats))
         results = empty_results(len(batch))
         for index, (row, _) in known.items():
             results.put_row(index, row)
-        rest = [index for index in range(len(batch)) if index not in known]
+        rest = [index for index in range(len(batch)) if not (index in known or index in repeats)]
         if rest:
             part = batch.take(rest)
             results.scatter(rest, self._count_and_remember(part, as_standby=as_standby))
+        for index, first in repeats.items():
+            results.put_row(index, results.row(first))
         return results
 
     def _count_and_remember(self, batch: Batch, *, as_standby: bool) -> Results:

@@ -60,6 +60,22 @@ async def test_only_the_unknown_rows_of_a_request_are_counted(host: HandlingHost
     assert [batch.keys for batch in host.decided] == [[OURS], [OTHER]]
 
 
+@pytest.mark.parametrize(("op", "used"), [(Op.CHECK, 4), (Op.CHARGE, 4), (Op.REFUND, 2)])
+async def test_checks_that_are_twice_in_one_batch_count_once(
+    host: HandlingHost, op: Op, used: int
+) -> None:
+    """Requests that wait for a connection are sent in one batch, also a check and its repeat."""
+    host.hold(OURS)
+    now(host, host.request(OURS, costs=[3]))
+    ids = [(1, 1, 0), (0, 0, 0), (1, 1, 0), (0, 0, 0)]
+
+    decided = now(host, host.request(*[OURS] * 4, op=op, costs=[1, 0, 1, 0], ids=ids))
+
+    assert host.used(OURS) == [used]
+    assert decided.rows()[2] == decided.rows()[0]
+    assert host.count("repeated_checks") == 1
+
+
 async def test_a_repeated_denial_is_not_counted_when_units_are_free_again(
     host: HandlingHost,
 ) -> None:
