@@ -82,32 +82,24 @@ class BrokenConnections:
             if answer.source is Source.STANDBY:
                 is_lost = (
                     standby is not None
-                    and self._has_lost(owner, standby, answer)
+                    and self.has_lost(owner, standby, answer)
                     and (
                         is_hedged
                         or any(
-                            self._has_lost(owner, each, answer)
-                            for each in askers - {owner, standby}
+                            self.has_lost(owner, each, answer) for each in askers - {owner, standby}
                         )
                     )
                 )
             else:
                 is_lost = any(
-                    all(self._has_lost(name, each, answer) for name in deciders)
+                    all(self.has_lost(name, each, answer) for name in deciders)
                     for each in askers - {owner, standby}
                 )
             if is_lost:
                 return True
         return False
 
-    def is_near(self, hosts: Collection[str], begin: float, end: float) -> bool:
-        """Return whether a connection between some hosts broke between two instants, or so shortly
-        before that the link may still have been without a connection."""
-        first = bisect_left(self.resets, begin - _RECONNECT_S, key=itemgetter(0))
-        last = bisect_right(self.resets, end, key=itemgetter(0))
-        return any(reset.hosts.issubset(hosts) for reset in self.resets[first:last])
-
-    def _has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
+    def has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
         """Return whether the connection between a decider and another host broke during a check or
         so shortly before it that the link may still have been without a connection.
 
@@ -125,3 +117,10 @@ class BrokenConnections:
         first, last = answer.asked_at - _RECONNECT_S - connect_s, answer.answered_at
         hosts = frozenset((decider, other))
         return any(first <= reset.at <= last and reset.hosts == hosts for reset in self.resets)
+
+    def is_near(self, hosts: Collection[str], begin: float, end: float) -> bool:
+        """Return whether a connection between some hosts broke between two instants, or so shortly
+        before that the link may still have been without a connection."""
+        first = bisect_left(self.resets, begin - _RECONNECT_S, key=itemgetter(0))
+        last = bisect_right(self.resets, end, key=itemgetter(0))
+        return any(reset.hosts.issubset(hosts) for reset in self.resets[first:last])

@@ -300,13 +300,20 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
 
 def _late(view: CounterView, row: Row) -> Iterator[Spend]:
     """Yield the units that this part may have counted for a denied check after the data center that
-    asked for it no longer waited, because a fault held the request up."""
+    asked for it no longer waited, because a fault or a broken connection held the request up."""
     answer = row.answer
     if answer.datacenter == view.datacenter or answer.allowed or _is_local(view, answer):
         return
     has_waited = answer.answered_at - answer.asked_at >= _GIVEN_UP_S
     verbs = _HOLDING_UP if has_waited else _SILENCING
-    if any(each.fault.verb in verbs for each in view.row(answer).excuses):
+    excuses = view.row(answer).excuses
+    here = view.place_of(answer)
+    there = view.excuses.place(answer.datacenter, here.shard)
+    # The owners borrow and lend. During a fault, other members may decide in their place.
+    lenders = here.hosts if excuses else here.hosts[:1]
+    borrowers = there.hosts if row.excuses else there.hosts[:1]
+    is_held_up = any(each.fault.verb in verbs for each in excuses)
+    if is_held_up or view.excuses.have_lost_link(borrowers, lenders, answer):
         yield from _moved(view, answer)
 
 

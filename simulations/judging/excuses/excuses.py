@@ -228,6 +228,12 @@ class Excuses:
         askers = self.place(answer.datacenter, place.shard).hosts
         return self._broken.is_near({answer.client, *place.hosts, *askers}, answer.asked_at, end)
 
+    def have_lost_link(self, some: Sequence[str], others: Sequence[str], answer: Answered) -> bool:
+        """Return whether a connection between a host of one group and a host of another one broke
+        during a check, or so shortly before it that the link may still have been without a
+        connection."""
+        return any(self._broken.has_lost(one, other, answer) for one in some for other in others)
+
     def next_begin(self, place: Place, instant: float) -> float:
         """Return when the next fault after an instant begins that concerns a counter."""
         begins = [

@@ -6,6 +6,9 @@ from hashring import Member, Ring, shard_of
 from ringfence.rules.keys import encode_key
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
+from simulations.judging.broken_connections import Reset
+from simulations.judging.disturbance import Disturbances
+from simulations.judging.excuses import Excuses
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.scenarios.scenario import Fault, Scenario
@@ -59,7 +62,9 @@ def charged(at, cost, source=Source.OWNER):
     return Answered(at, at + 0.001, "dc1", "k", cost, True, source, is_charge=True)
 
 
-def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0):
+def violations(
+    rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0, resets=()
+):
     ledger = Ledger()
     name = next(iter(rules))
     for answer in answers:
@@ -67,6 +72,7 @@ def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), 
     for asked in late:
         ledger.ask(name, "k", asked)
     final = Final({(where, name, "k"): units for where, units in (used or {}).items()})
+    final.broken.resets += resets
     scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
     invariants = Invariants(rules, scenario, 0.2, 0.0)
     is_timed = any(each.retry_after not in (None, UNKNOWN) for each in answers)
@@ -284,6 +290,34 @@ def test_only_units_that_a_fault_held_up_stay_counted_where_they_are(fault, last
     counted["dc2"] = 2
     found = violations(parts, answers, counted, datacenters=2, faults=faults)
     assert found == ["invented_hits"]
+
+
+@pytest.mark.parametrize(
+    ("at", "pair", "lent", "expected"),
+    [
+        (2.9, ["owner", "lender"], 1, []),
+        (3.2, ["owner", "lender"], 1, []),
+        (3.2, ["owner", "lender"], 2, ["invented_hits"]),
+        (2.7, ["owner", "lender"], 1, ["invented_hits"]),
+        (3.6, ["owner", "lender"], 1, ["invented_hits"]),
+        (3.2, ["standby", "lender"], 1, ["invented_hits"]),
+    ],
+)
+def test_units_that_a_broken_connection_held_up_stay_counted_where_they_are(
+    at, pair, lent, expected
+):
+    parts = {"parts": KNOWN["parts"]}
+    scenario = Scenario("judged", "", nodes=6, datacenters=2)
+    shard = shard_of(encode_key(KNOWN["parts"].id, ["k"]))
+    here, there = (
+        Excuses(scenario, Disturbances()).place(name, shard).hosts for name in ("dc1", "dc2")
+    )
+    names = {"owner": here[0], "standby": here[1], "lender": there[0]}
+    resets = [Reset(at, frozenset(names.get(name, name) for name in pair))]
+    denied = replace(borrowed(3.0), allowed=False, answered_at=3.5, client="client-0")
+    answers, counted = [answered(1.0), answered(2.0), denied], {"dc1": 2, "dc2": lent}
+
+    assert violations(parts, answers, counted, datacenters=2, resets=resets) == expected
 
 
 def test_a_data_center_admits_more_than_its_part_only_after_a_round_trip():
