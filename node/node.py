@@ -257,6 +257,7 @@ class Node:
         if gossip is not None:
             gossip.leave()
             patience, handoff = self.settings.drain_timeout, self.shards.handoff
+            handoff.is_leaving = True
             is_alone = not cluster.has_local_peer
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
             is_last = is_alone or cluster.is_datacenter_leaving

@@ -47,6 +47,9 @@ class Handoff:
     """Fetches the shards that this node should hold, and offers the shards of other owners to
     them."""
 
+    is_leaving = False
+    """Whether this node takes no shards back, because it may stop before it has sent them again."""
+
     def __init__(
         self,
         me: NodeId,
@@ -294,8 +297,8 @@ class Handoff:
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
         """Fetch shards back from the member `name`, which holds them in this node's place; then
-        call `done`."""
-        if not shards:
+        call `done`. A leaving node leaves them there."""
+        if not shards or self.is_leaving:
             done()
             return
         self._reclaims.append((set(shards), done))
@@ -313,6 +316,8 @@ class Handoff:
 
     def on_offer(self, sender: NodeId, shards: Sequence[int]) -> None:
         """Fetch shards that a peer offers, even if this node's view names another owner."""
+        if self.is_leaving:
+            return
         held, known = self._ownership.held, self._sources.by_shard
         missing = [shard for shard in shards if shard in known and not held[shard]]
         self._sources.prefer(missing, sender)

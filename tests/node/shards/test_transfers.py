@@ -424,3 +424,22 @@ async def test_a_standby_that_took_over_follows_a_shard_that_its_owner_has_trans
 
     cover = standby.ownership.covers.get(SHARD)
     assert (A if cover is None else cover.owner) == owner
+
+
+async def test_a_leaving_member_takes_no_shards_back(autojump_clock: MockClock) -> None:
+    """It stopped before it had sent them again, and their counters were lost."""
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, leaving, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.fill(KEYS[0], hits=2)
+        leaving.handoff.is_leaving = True
+        await trio.sleep(0.1)
+
+        leaving.handoff.reclaim(A, [SHARD], is_done.set)
+        leaving.handoff.on_offer(A, [SHARD])
+        await is_done.wait()
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+
+    assert (standby.ownership.held[SHARD], leaving.ownership.held[SHARD]) == (1, 0)
+    assert standby.used(KEYS[0]) == [2]
