@@ -47,7 +47,7 @@ class BorrowedUnits:
     def is_first_ask(self, datacenter: str, check: CheckId) -> bool:
         """Record that a lender is asked for a check; return False if it was asked before.
 
-        A lender counts a check once, and repeats the first answer. So a repeat is no second loan.
+        A lender counts a check once, and repeats the first answer. So a repeat adds no loan.
         """
         if not check[1]:
             return True

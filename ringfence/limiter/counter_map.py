@@ -12,7 +12,7 @@ ones are added."""
 _SAMPLE = 8
 """Number of entries from which one eviction chooses."""
 _MIN_ORDER = 64
-"""Number of entries in the order that are not needed before it is made anew."""
+"""Number of unneeded entries in the order that do not yet cause it to be rebuilt."""
 _ENTRY_BYTES = 400
 """Bytes of a small counter with its key of at most 128 bytes."""
 

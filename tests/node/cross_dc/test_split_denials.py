@@ -71,16 +71,16 @@ def test_a_debt_with_an_end_keeps_its_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "wait_s"), [([3, 5], 3), ([5, 3], 3), ([9], 7), ([None], 7), ([], 7)]
+    ("stated", "wait_s"), [([3, 5], 3), ([5, 3], 3), ([9], 7), ([None], 7), ([], 7)]
 )
 async def test_the_wait_is_the_shortest_that_other_data_centers_stated(
-    autojump_clock: MockClock, told: list[int | None], wait_s: int
+    autojump_clock: MockClock, stated: list[int | None], wait_s: int
 ) -> None:
     links = {
         f"dc{number}": FakeLink(
             Code.NEVER if wait is None else Code.DENIED, retry_after_ns=(wait or 0) * NS
         )
-        for number, wait in enumerate(told)
+        for number, wait in enumerate(stated)
     }
     made = borrowing(links)
     await made.borrow(Batch(Op.CHECK, [KEY], [1]), results(Code.DENIED, retry_after_ns=7 * NS))
