@@ -5,6 +5,7 @@ from setuptools import Extension, setup
 
 FOLDER = "ringfence/limiter/compiled"
 FAST_PATH = "ringfence/transport/quic/fast_path"
+REFUNDS = "node/requests/refunds"
 MURMUR = "hashring/_murmur.pxd"
 PARTS = ("_hot", "_algorithms", "_ring", "_siphash", "_slots", "_states", "_store")
 
@@ -40,12 +41,17 @@ extensions = cythonize(
 extensions += cythonize(
     [
         Extension(
-            f"{FAST_PATH.replace('/', '.')}._{name}",
-            [f"{FAST_PATH}/{name}.py"],
-            depends=[f"{FAST_PATH}/_{name}.pxd", f"{FAST_PATH}/_established_state.pxd"],
+            f"{folder.replace('/', '.')}._{name}",
+            [f"{folder}/{name}.py"],
+            depends=[f"{folder}/_{each}.pxd" for each in (name, *depends)],
             extra_compile_args=["-O3"],
         )
-        for name in ("established_state", "packet_receiver", "packet_sender")
+        for folder, name, depends in (
+            (FAST_PATH, "established_state", ()),
+            (FAST_PATH, "packet_receiver", ("established_state",)),
+            (FAST_PATH, "packet_sender", ("established_state",)),
+            (REFUNDS, "recent_charges", ()),
+        )
     ],
     language_level=3,
     compiler_directives={"annotation_typing": False},

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hashring import SHARDS, NodeId
 from node.context.round_timer import NEVER
-from node.requests.refund_ledger import charge_lifetime_ns
+from node.requests.refunds.refund_ledger import charge_lifetime_ns
 from node.shards.ownership.origins import UNKNOWN
 from node.shards.replica_rows import Kept
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot

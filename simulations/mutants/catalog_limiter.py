@@ -217,7 +217,7 @@ LIMITER = (
                 "self.ledger.charged(batch, results, self.ledger.now())",
             ),
             Edit(
-                "node.requests.refund_ledger:_age_in_log",
+                "node.requests.refunds.refund_ledger:_age_in_log",
                 "return min(age + min(age, _ALLOWANCE_NS), limit.period_ns - 1)",
                 "return min(age, limit.period_ns - 1)",
             ),
@@ -229,8 +229,8 @@ LIMITER = (
         "a refund of a token's charges matches only the last of them",
         (
             Edit(
-                "node.requests.refund_ledger:RefundLedger.bound",
-                "_age_in_log(limit, age if left <= newest else now - first)",
+                "node.requests.refunds.refund_ledger:RefundLedger.bound",
+                "_age_in_log(limit, age if left <= charges.newest else now - charges.first)",
                 "_age_in_log(limit, age)",
             ),
         ),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from node.config.access import Access
 from node.context.node_context import NodeContext
-from node.requests.refund_ledger import RefundLedger
+from node.requests.refunds.refund_ledger import RefundLedger
 from node.requests.sessions.auth_failure_log import AuthFailureLog
 from node.requests.sessions.caller import Caller
 from node.requests.sessions.sent_answers import Sender, SentAnswers

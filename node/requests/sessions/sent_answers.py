@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from node.requests.refund_ledger import RefundLedger
+from node.requests.refunds.refund_ledger import RefundLedger
 from ringfence.wire import Batch, Op, Results, Role
 
 __all__ = ["Sender", "SentAnswers"]

@@ -20,7 +20,11 @@ from simulations.mutants.drawn.sample import ROOT, DrawnMutant
 __all__ = ["Kill", "Server"]
 
 _CHILD = Path(__file__).with_name("child.py")
-_COMPILED = ("hashring._compiled", "ringfence.client.requests._check_ops")
+_COMPILED = (
+    "hashring._compiled",
+    "node.requests.refunds._recent_charges",
+    "ringfence.client.requests._check_ops",
+)
 _SILENT_S = 150.0
 """Longest wall time of one test or run that uses little processor time: it waits without end."""
 _IDLE_SHARE = 0.01

@@ -1,14 +1,19 @@
 """Refund ledger: the charges of each token, which limit its refunds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
-from node.requests.refund_ledger import RefundLedger, charge_lifetime_ns
+from node.requests.refunds import recent_charges, refund_ledger
+from node.requests.refunds.refund_ledger import RefundLedger, charge_lifetime_ns
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit, Outcomes
-from ringfence.wire import Batch, Op, Results, Source
+from ringfence.limiter.compiled import why_not_compiled
+from ringfence.wire import MAX_COST, Batch, Op, Results, Source
 
 LIMIT = Limit.of_ns(100, 60 * NS_PER_SECOND)
 WEIGHS_NS = 120 * NS_PER_SECOND
@@ -23,6 +28,15 @@ def limit_of(key: bytes) -> Limit | None:
 
 UNKNOWN = b"unknown." + b"k"
 CARRIED = [Limit.of_ns(100, 7 * NS_PER_SECOND), Limit.of_ns(5, 90 * NS_PER_SECOND)]
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "plain"])
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The charges as they were built, and their Python source."""
+    names = ("Charges", "add_batch", "add_units")
+    plain = {} if request.param else {name: getattr(recent_charges, name) for name in names}
+    with patch.multiple(refund_ledger, **plain) if plain else nullcontext():
+        yield
 
 
 class Row(NamedTuple):
@@ -71,6 +85,12 @@ class World:
         cut = self.ledger.bound(batch)
         assert batch.costs[0] + cut == cost
         return batch
+
+
+def test_the_compiled_form_is_built_where_the_limiter_is() -> None:
+    if why_not_compiled() is None:
+        compiled = import_module("node.requests.refunds._recent_charges")
+        assert compiled.add_batch is not recent_charges.add_batch
 
 
 def test_a_charge_is_refunded_once() -> None:
@@ -394,3 +414,30 @@ def test_leases_fill_the_ledger_only_to_its_bound() -> None:
         w.ledger.spent(key, 1)
 
     assert len(w.ledger) == 3
+
+
+@pytest.mark.parametrize("cost", [MAX_COST, 1])
+def test_units_above_62_bits_are_not_counted(cost: int) -> None:
+    w = World()
+    for _ in range(3):
+        w.charge(*[KEYS[0]] * 512, cost=MAX_COST)
+
+    batch = Batch(Op.REFUND, [KEYS[0]], [cost])
+
+    assert w.ledger.bound(batch) == 0
+    assert batch.costs == [cost]
+
+
+def test_the_limit_of_a_rule_is_looked_up_once_for_each_batch() -> None:
+    looked_up = []
+
+    def find(key: bytes) -> Limit:
+        looked_up.append(key[:8])
+        return LIMIT
+
+    w = World(100)
+    w.ledger = RefundLedger(lambda: w.now, find)
+    w.charge(*[KEYS[row % 2] + bytes([row]) for row in range(20)])
+
+    assert looked_up == KEYS[:2]
+    assert [w.refund(KEYS[row % 2] + bytes([row]), 2).costs for row in (18, 19)] == [[1], [1]]

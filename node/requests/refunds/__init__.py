@@ -1,0 +1,1 @@
+"""Bounds of refunds: what each token was charged recently."""
