@@ -7,6 +7,7 @@ FOLDER = "ringfence/limiter/compiled"
 FAST_PATH = "ringfence/transport/quic/fast_path"
 REFUNDS = "node/requests/refunds"
 MURMUR = "hashring/_murmur.pxd"
+PACKED_DICT = "ringfence/limiter/packed/_packed_dict.pxd"
 PARTS = ("_hot", "_algorithms", "_ring", "_siphash", "_slots", "_states", "_store")
 
 extensions = cythonize(
@@ -14,7 +15,7 @@ extensions = cythonize(
         Extension(
             f"ringfence.limiter.compiled.{name}",
             [f"{FOLDER}/{name}.pyx"],
-            depends=[f"{FOLDER}/{part}.pxd" for part in PARTS],
+            depends=[PACKED_DICT, *(f"{FOLDER}/{part}.pxd" for part in PARTS)],
             extra_compile_args=["-O3"],
         )
         for name in ("_store", "_hot", "_frames")
@@ -25,7 +26,8 @@ extensions = cythonize(
         )
         for name, depends in (
             ("hashring._compiled", [MURMUR]),
-            ("node.shards._packed_rows", [MURMUR, f"{FOLDER}/_states.pxd"]),
+            ("ringfence.limiter.packed._packed_dict", [PACKED_DICT, f"{FOLDER}/_states.pxd"]),
+            ("node.shards._packed_rows", [MURMUR, PACKED_DICT, f"{FOLDER}/_states.pxd"]),
             ("ringfence.client.requests._check_ops", []),
         )
     ],

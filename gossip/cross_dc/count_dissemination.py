@@ -6,13 +6,13 @@ digests can be compared and only lost counts are sent again. The caller reads an
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from gossip.cross_dc.digested_counts import DigestedCounts
+from gossip.cross_dc.digested_counts import DigestedCounts, Rows
 from gossip.settings import NS_PER_SECOND
 
 __all__ = ["NEAR", "CountDissemination", "DueCounts", "KeyCounts"]
@@ -54,15 +54,20 @@ class DueCounts(Struct, frozen=True):
 
 
 _Read: TypeAlias = Callable[[Sequence[bytes]], Sequence[KeyCounts]]
-_Lost: TypeAlias = tuple[Mapping[bytes, tuple[int, ...]], int]
-"""Counts by key, and the time since which they wait to be sent again."""
+_Lost: TypeAlias = tuple[Rows, int]
+"""Rows by key, and the time since which the keys wait to be sent again."""
 
 
 class CountDissemination:
     """Counts that one other data center has acknowledged, and changes that are not sent yet."""
 
-    def __init__(self, shard_of: Callable[[bytes], int], most_keys: int = _MAX_KEYS) -> None:
-        """`shard_of` returns the shard of a key."""
+    def __init__(
+        self,
+        shard_of: Callable[[bytes], int],
+        new_rows: Callable[[], Rows] = dict,
+        most_keys: int = _MAX_KEYS,
+    ) -> None:
+        """`shard_of` returns the shard of a key, `new_rows` an empty dictionary for one shard."""
         self._most_keys = most_keys
         self._changed: OrderedDict[bytes, int] = OrderedDict()
         """Changed keys with the time of the first unsent change."""
@@ -71,7 +76,7 @@ class CountDissemination:
         self._unread: OrderedDict[bytes, None] = OrderedDict()
         """Other changed keys whose counts were not read since their last change. Keys in neither
         queue are examined when they have waited for a second."""
-        self.acknowledged = DigestedCounts(shard_of, most_keys)
+        self.acknowledged = DigestedCounts(shard_of, new_rows, most_keys)
         """Acknowledged cells by key."""
         self._lost: list[_Lost] = []
         """Keys to send again, by shard. They become changed keys when there are few of these."""
@@ -200,7 +205,7 @@ class CountDissemination:
         shards."""
         for shard in [*self.acknowledged.sums] if shards is None else shards:
             rows = self.acknowledged.pop_shard(shard)
-            if rows:
+            if len(rows):
                 self._lost.append((rows, now))
                 self._lost_keys += len(rows)
 
@@ -208,7 +213,7 @@ class CountDissemination:
         while self._lost and len(self._changed) < _MOST_EXAMINED:
             rows, since = self._lost.pop()
             self._lost_keys -= len(rows)
-            for key in rows:
+            for key, _ in rows.items():
                 self._changed.setdefault(key, since)
                 self._queue(key)
 

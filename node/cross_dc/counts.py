@@ -14,7 +14,6 @@ from random import Random
 from msgspec.structs import replace
 
 from gossip.cross_dc.count_dissemination import CountDissemination, DueCounts, KeyCounts
-from gossip.cross_dc.digested_counts import DigestedCounts
 from hashring import NodeId, Ring, View, shard_of
 from node.context.containment import Containment
 from node.cross_dc.global_keys import GlobalKeys
@@ -139,7 +138,7 @@ class CrossDcCounts:
         if others:
             self._has_others.set()
         for name in others:
-            dissemination = to_send.setdefault(name, CountDissemination(shard_of))
+            dissemination = self._keys.counts_for(name)
             if old.ring(name) != view.ring(name):
                 dissemination.resend(None, now)
         for name in [name for name in to_send if name not in view.datacenters]:
@@ -410,8 +409,7 @@ class CrossDcCounts:
         if sender in self._keys.to_send:
             self._keys.to_send[sender].resend(message.shards, self._uptime())
             self._keys.rounds.add_work()
-        received = self._keys.received.get(sender, DigestedCounts(shard_of))
-        return self._recovery.answer(sender, message, received.by_shard)
+        return self._recovery.answer(sender, message, self._keys.received_from(sender))
 
     def send_digests(self) -> Iterator[None]:
         """Send digests of the acknowledged counts to their owners in other data centers, at most
@@ -454,7 +452,7 @@ class CrossDcCounts:
         counts."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
-        known = self._keys.received.get(message.writer, DigestedCounts(shard_of)).sums
+        known = self._keys.received_from(message.writer).sums
         differing = [
             shard
             for shard, total in zip(message.shards, message.sums, strict=True)

@@ -5,15 +5,22 @@ Only records changes; `node.cross_dc.counts` sends and merges.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from gossip.cross_dc.count_dissemination import NEAR, CountDissemination
-from gossip.cross_dc.digested_counts import DigestedCounts
+from gossip.cross_dc.digested_counts import DigestedCounts, Rows
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import shard_of
 from node.context.round_timer import RoundTimer
 from ringfence.limiter import CHARGED_CODES, NS_PER_SECOND, Engine, Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Batch, Op, Results
+
+_new_rows: Callable[[], Rows] = dict
+with suppress(ImportError):  # The compiled module exists only where a C compiler was available.
+    from ringfence.limiter.packed._packed_dict import PackedDict
+
+    _new_rows = PackedDict
 
 __all__ = ["GlobalKeys"]
 
@@ -111,9 +118,21 @@ class GlobalKeys:
 
     def on_received(self, writer: str, key: bytes, cells: list[int]) -> None:
         """Store the latest counts of a key that another data center has sent."""
-        self.received.setdefault(writer, DigestedCounts(shard_of)).put(key, cells)
+        self.received_from(writer).put(key, cells)
         for to_send in self.to_send.values():
             to_send.on_received(key)
+
+    def counts_for(self, name: str) -> CountDissemination:
+        """Return the counts to send to a data center."""
+        if name not in self.to_send:
+            self.to_send[name] = CountDissemination(shard_of, _new_rows)
+        return self.to_send[name]
+
+    def received_from(self, writer: str) -> DigestedCounts:
+        """Return the counts that were received from a data center."""
+        if writer not in self.received:
+            self.received[writer] = DigestedCounts(shard_of, _new_rows)
+        return self.received[writer]
 
     @property
     def has_work(self) -> bool:

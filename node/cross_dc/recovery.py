@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
+from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import NodeId, Ring, shard_of
 from node.shards.ownership.ownership import ShardOwnership
@@ -115,11 +116,11 @@ class CountRecovery:
         return RecoverCountsReply(message.seq, shards, [], [])
 
     def answer(
-        self, writer: str, message: RecoverCounts, remote_keys: Mapping[int, Iterable[bytes]]
+        self, writer: str, message: RecoverCounts, received: DigestedCounts
     ) -> RecoverCountsReply:
         """Return to the data center `writer` the counts that this node received from it earlier.
 
-        `remote_keys` are the received keys by shard. Shards that this node does not hold are
+        `received` are the counts of this data center. Shards that this node does not hold are
         omitted. So are shards that do not fit into the message; the other data center requests them
         again.
         """
@@ -130,8 +131,7 @@ class CountRecovery:
             if len(keys) >= _KEYS_PER_ANSWER:
                 del shards[at:]
                 break
-            if shard in remote_keys:
-                keys += islice(remote_keys[shard], _KEYS_PER_ANSWER)
+            keys += islice(received.keys_of(shard), _KEYS_PER_ANSWER)
         cells = self._engine.remote_counts(writer, keys, self._clock())
         known = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
         return RecoverCountsReply(

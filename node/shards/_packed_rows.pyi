@@ -1,6 +1,7 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from node.shards.replica_rows import Kept
+from ringfence.limiter.packed._packed_dict import PackedDict
 
 ROW_BYTES: int
 
@@ -17,14 +18,7 @@ def keep_rows(
     first_update: int,
 ) -> Kept: ...
 
-class PackedRows:
+class PackedRows(PackedDict):
     sender: str
     origins: tuple[int, ...]
     updated: int
-    @property
-    def nbytes(self) -> int: ...
-    def __len__(self) -> int: ...
-    def __setitem__(self, key: bytes, row: bytes) -> None: ...
-    def __delitem__(self, key: bytes) -> None: ...
-    def get(self, key: bytes) -> bytes | None: ...
-    def items(self) -> Iterator[tuple[bytes, bytes]]: ...

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from hashring import shard_of
 from node.shards.ownership.origins import merge_origins
-from ringfence.limiter.packed_snapshot import rows_in
+from ringfence.limiter.packed.packed_snapshot import rows_in
 
 __all__ = [
     "ROW_BYTES",

@@ -13,7 +13,7 @@ from node.requests.refunds.refund_ledger import charge_lifetime_ns
 from node.shards.ownership.origins import UNKNOWN
 from node.shards.replica_rows import Kept
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot
-from ringfence.limiter.packed_snapshot import rows_in
+from ringfence.limiter.packed.packed_snapshot import rows_in
 from ringfence.limiter.rule_tables import BYTES_PER_KEY, MIN_BYTES
 
 __all__ = ["Replicas"]

@@ -17,7 +17,7 @@ from ringfence.limiter.limit import (
     Limit,
 )
 from ringfence.limiter.outcome import CHARGED_CODES, Code, Outcome, Outcomes
-from ringfence.limiter.packed_snapshot import PackedSnapshot
+from ringfence.limiter.packed.packed_snapshot import PackedSnapshot
 from ringfence.limiter.rule_tables import EngineRule
 from ringfence.limiter.serialization import BadState, Snapshot
 from ringfence.limiter.table import Table

@@ -1,6 +1,7 @@
 """Counters by key, with their sizes in bytes and their order of eviction."""
 
 from collections import deque
+from collections.abc import Iterator
 
 from ringfence.limiter.reference import Counter
 
@@ -75,6 +76,16 @@ class CounterMap:
                 self.drop(key)
             else:
                 self.order.append(key)
+
+    def oldest(self, most: int) -> Iterator[tuple[bytes, Counter]]:
+        """Yield up to `most` of the next counters in the order of eviction, and move them to its
+        end."""
+        for _ in range(min(most, len(self.order))):
+            key = self.order.popleft()
+            counter = self.by_key.get(key)
+            if counter is not None:
+                self.order.append(key)
+                yield key, counter
 
     def evict(self, now: int) -> Counter:
         """Evict, of a small sample, the counter with the smallest part of its limit in use."""

@@ -21,7 +21,7 @@ from ringfence.limiter.groups import (
 )
 from ringfence.limiter.limit import Algorithm, Limit
 from ringfence.limiter.outcome import Outcomes
-from ringfence.limiter.packed_snapshot import PackedSnapshot, pack_rows
+from ringfence.limiter.packed.packed_snapshot import PackedSnapshot, pack_rows
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.rule_tables import EngineRule, RuleTables
 from ringfence.limiter.serialization import BadState, Snapshot

@@ -50,7 +50,7 @@ MOVES = (
                 "node.shards.replicas:Replicas.keep",
                 "numbers = [self._limits.number_of(limit) for limit in counts.limits]",
                 "numbers = [self._limits.number_of(limit) for limit in counts.limits]\n"
-                "from ringfence.limiter.packed_snapshot import pack_rows\n"
+                "from ringfence.limiter.packed.packed_snapshot import pack_rows\n"
                 "known = {key for rows in self._shards if rows for key, _ in rows.items()}\n"
                 "new = [row for row in rows_in(counts.rows) if row[0] not in known]\n"
                 "counts = PackedSnapshot(pack_rows(new), len(new), counts.limits, [])",

@@ -4,7 +4,9 @@
 """
 
 import sys
+from unittest.mock import patch
 
+from ringfence.limiter.compiled import table
 from tests.fuzz.bytes_to_histories import Choices, main
 from tests.ringfence.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
 
@@ -22,9 +24,11 @@ def run(data: bytes) -> int:
     start = STARTS[read.below(len(STARTS))]
     pair = Pair([read.below(len(LIMITS)) for _ in range(3)], start)
     steps = 0
-    while read:
-        steps += _step(pair, read)
-    pair.compare(KEYS)
+    # In half of the histories, all but one of the objects become packed rows.
+    with patch.object(table, "_MOST_OBJECTS", 1 if read.below(2) else 4096):
+        while read:
+            steps += _step(pair, read)
+        pair.compare(KEYS)
     return steps
 
 
@@ -56,7 +60,7 @@ def _step(pair: Pair, read: Choices) -> int:
         case 28:
             pair.reset(*rule_and_number)
         case 29:
-            shared = {read.below(RULES)} if read.below(4) == 0 else set()
+            shared = {read.below(RULES) for _ in range(read.below(4))}
             pair.set_rules([read.below(len(LIMITS)) for _ in range(read.below(5))], sorted(shared))
         case 30:
             pair.move(KEYS[read.below(9) : 9 + read.below(9)], GAPS_NS[read.below(6)])

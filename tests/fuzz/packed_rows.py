@@ -15,7 +15,7 @@ from unittest.mock import patch
 from hashring import SHARDS, NodeId, shards_of
 from node.shards import _packed_rows, replica_rows, replicas
 from ringfence.limiter import Algorithm, Limit, PackedSnapshot
-from ringfence.limiter.packed_snapshot import (
+from ringfence.limiter.packed.packed_snapshot import (
     _check_rows,
     _pack_rows,
     _unpack_rows,

@@ -272,7 +272,10 @@ cdef class Frames:
             self._read(names + first, NULL, min(n - first, BLOCK), None)
             for at in range(min(n - first, BLOCK)):
                 asked = &self._asked[at]
-                if asked.table == NULL or (<HotTable>asked.table).overflow:
+                if (
+                    asked.table == NULL or (<HotTable>asked.table).overflow
+                    or (<HotTable>asked.table).cold.count
+                ):
                     left.append(<object>asked.key)
                     continue
                 for store in (<HotTable>asked.table).stores:

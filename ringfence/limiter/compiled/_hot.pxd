@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ringfence.limiter.compiled._algorithms cimport Answer
 from ringfence.limiter.compiled._store cimport Store
+from ringfence.limiter.packed._packed_dict cimport PackedMap
 
 
 cdef extern from "Python.h":
@@ -28,6 +29,7 @@ cdef class HotTable:
     cdef public Store own
     cdef public list stores
     cdef public object overflow
+    cdef public PackedMap cold
     cdef public object own_limit
     cdef public object own_amount
     cdef public int64_t most

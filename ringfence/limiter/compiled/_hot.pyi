@@ -3,12 +3,14 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from ringfence.limiter.compiled._store import Store
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcome, Outcomes
+from ringfence.limiter.packed._packed_dict import PackedMap
 from ringfence.limiter.reference import Counter, Verdict
 
 class HotTable:
     own: Store | None
     stores: list[Store]
     overflow: MutableMapping[bytes, Counter]
+    cold: PackedMap
     own_limit: Limit
     own_amount: int
     most: int

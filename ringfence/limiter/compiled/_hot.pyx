@@ -104,9 +104,12 @@ cdef int64_t cost_of(PyObject* cost) except -1:
 cdef class HotTable:
     """Stores of one table, and the checks that they can decide.
 
-    The counter of a key is in one of the `stores` or in `overflow`, which uses the reference
-    implementation. The subclass decides the checks that the store cannot decide.
+    The counter of a key is in one of the `stores`, or in `overflow` or `cold`, which use the
+    reference implementation. The subclass decides the checks that the store cannot decide.
     """
+
+    def __cinit__(self, *args, **kwargs):
+        self.cold = PackedMap()
 
     def __len__(self):
         return self._size()
@@ -242,7 +245,7 @@ cdef class HotTable:
         return columns_of(codes, [amount] * n, remaining, retry, reset, delay, slot_ids)
 
     cdef Py_ssize_t _size(self):
-        cdef Py_ssize_t size = len(self.overflow)
+        cdef Py_ssize_t size = len(self.overflow) + self.cold.count
         cdef Store store
         for store in self.stores:
             size += store.now_in.count + store.moved_from.count
@@ -314,7 +317,7 @@ cdef class HotTable:
                 return 0
             found[0] = <PyObject*>store
             return state_numbers(&store.params, &store.instant, word + 1, numbers)
-        return -1 if self.overflow else 0
+        return -1 if self.overflow or self.cold.count else 0
 
     cdef bint restore_state(
         self, PyObject* key, uint64_t identity, state, limit, now
@@ -357,7 +360,7 @@ def check_rows(
     bytes packed not None, Py_ssize_t count, uint64_t limits, Py_ssize_t shortest_key,
     Py_ssize_t longest_key,
 ) -> None:
-    """Validate packed rows as `ringfence.limiter.packed_snapshot` does. Raises `ValueError`."""
+    """Validate packed rows as `ringfence.limiter.packed.packed_snapshot` does. Raises `ValueError`."""
     cdef PackedRow row
     cdef Py_ssize_t found = 0
     first_packed_row(&row, <uint8_t*><char*>packed, len(packed))
@@ -374,7 +377,7 @@ def check_rows(
 
 
 def unpack_rows(bytes packed not None) -> tuple[list[bytes], list[int], list[list[int]]]:
-    """Return packed rows in columns, as `ringfence.limiter.packed_snapshot` does."""
+    """Return packed rows in columns, as `ringfence.limiter.packed.packed_snapshot` does."""
     cdef PackedRow row
     cdef list keys = [], which = [], states = [], state
     cdef const uint8_t* place
@@ -394,7 +397,7 @@ def unpack_rows(bytes packed not None) -> tuple[list[bytes], list[int], list[lis
 
 
 def pack_rows(rows) -> bytes:
-    """Pack keys, indexes of limits and states, as `ringfence.limiter.packed_snapshot` does."""
+    """Pack keys, indexes of limits and states, as `ringfence.limiter.packed.packed_snapshot` does."""
     cdef RowPacker packer = RowPacker()
     cdef bytes key
     cdef list state
@@ -412,7 +415,7 @@ def pack_rows(rows) -> bytes:
 
 
 cdef class RowPacker:
-    """Writer of packed rows, see `ringfence.limiter.packed_snapshot`."""
+    """Writer of packed rows, see `ringfence.limiter.packed.packed_snapshot`."""
 
     def __cinit__(self):
         self.limits, self.indexes = [], {}

@@ -1,7 +1,8 @@
 """Counters of one rule in compiled code; rare operations use the Python implementation.
 
-A counter is in exactly one place: in the compiled store of the limit that last counted the key, or
-among the Python objects when compiled code cannot represent it. Checks by a store's own limit run
+A counter is in exactly one place: in the compiled store of the limit that last counted the key, or,
+when compiled code cannot represent it, among the Python objects, or among the packed rows if it was
+not checked recently. Checks by a store's own limit run
 entirely in compiled code. Rare operations (a changed limit, a refund, a transfer) read the counter
 from its slot, run the Python implementation, and write the counter back. So only checks are
 implemented twice.
@@ -13,6 +14,7 @@ from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
 from ringfence.limiter.compiled.params import counter_of, numbers_of, params_of
 from ringfence.limiter.limit import Limit
+from ringfence.limiter.packed.cold_counters import ColdCounters
 from ringfence.limiter.reference import OVER_SOFT, Counter, Verdict
 from ringfence.limiter.table import Table
 
@@ -23,6 +25,11 @@ _MAX_STORES = 16
 _SECRET_BYTES = 16
 _MAX_SCANNED = 64
 """Slots of older stores that one check examines for expired entries."""
+_MOST_OBJECTS = 4096
+"""Counters that are Python objects. Above, those that were stored first become packed rows."""
+_PACKED_AT_ONCE = 2
+"""Objects that become packed rows for each key that is added, so that their number falls to the
+bound again."""
 
 
 class CompiledTable(HotTable, Table):
@@ -54,6 +61,7 @@ class CompiledTable(HotTable, Table):
         self._by_limit: dict[Limit, Store] = {}
         self.stores = []
         self.overflow = self._counters.by_key
+        self._cold = ColdCounters(self.cold)
         self.own_limit, self.own_amount = limit, limit.amount
         self.most = max_keys
         self.own = self.store_for(limit)
@@ -69,7 +77,8 @@ class CompiledTable(HotTable, Table):
     @property
     def bytes_in_use(self) -> int:
         """Approximate bytes of the counters with their keys, which an eviction frees."""
-        return super().bytes_in_use + sum([store.bytes_in_use for store in self.stores])
+        stores = sum([store.bytes_in_use for store in self.stores])
+        return super().bytes_in_use + self.cold.bytes_in_use + stores
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
         """Apply another limit to the keys from the next check on, as `Table.change_limit` does."""
@@ -89,14 +98,20 @@ class CompiledTable(HotTable, Table):
                 if keys:
                     yield keys
         yield from Table.key_slices(self, size)
+        yield from self._cold.key_slices(size)
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""
-        return any(key in store for store in self.stores) or key in self._counters.by_key
+        return (
+            any(key in store for store in self.stores)
+            or key in self._counters.by_key
+            or key in self.cold
+        )
 
     def reset(self, key: bytes) -> None:
         """Remove the counter of a key."""
         self._counters.drop(key)
+        self.cold.pop(key)
         for store in self.stores:
             store.pop(key)
 
@@ -105,10 +120,14 @@ class CompiledTable(HotTable, Table):
         least."""
         for _ in range(min(count, len(self))):
             fullest = max(self.stores, key=len, default=None)
-            if fullest is None or len(fullest) < len(self._counters.by_key):
+            stored = 0 if fullest is None else len(fullest)
+            objects, cold = len(self._counters.by_key), len(self.cold)
+            if fullest is not None and stored >= max(objects, cold):
+                self.evicted += fullest.evict(now)
+            elif objects >= cold:
                 Table.evict(self, 1, now)
             else:
-                self.evicted += fullest.evict(now)
+                self.evicted += self._cold.evict(now).used(now) > 0
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
         """Count `cost` even above the limit, as `Table.charge_now` does, but without copying a
@@ -168,13 +187,20 @@ class CompiledTable(HotTable, Table):
     ) -> list[Verdict]:
         """Decide checks by the Python implementation, when no compiled store supports their
         limit."""
-        return Table.verdicts(self, keys, costs, now, limit)
+        if len(self.cold):
+            for key in keys:
+                counter = self._cold.take(key)
+                if counter is not None:
+                    self._counters.put(key, counter)
+        rows = Table.verdicts(self, keys, costs, now, limit)
+        self._pack_oldest(len(keys))
+        return rows
 
     def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
         """Decide one check by the Python implementation, and store the counter in compiled form
         if possible."""
         if not self.stores:
-            return Table.verdicts(self, (key,), (cost,), now, limit)[0]
+            return self.slow_verdicts((key,), (cost,), now, limit)[0]
         own = self._scheme
         scheme = own if limit is None else self._scheme_of(limit)
         counter = self._find(key)
@@ -194,11 +220,12 @@ class CompiledTable(HotTable, Table):
         return row
 
     def _find(self, key: bytes) -> Counter | None:
+        self._pack_oldest(1)
         for store in self.stores:
             numbers = store.get(key)
             if numbers is not None:
                 return counter_of(store.scheme, numbers)
-        return self._counters.by_key.get(key)
+        return self._counters.by_key.get(key) or self._cold.find(key)
 
     def _keep(self, key: bytes, counter: Counter, now: int) -> None:
         numbers = numbers_of(counter)
@@ -208,15 +235,30 @@ class CompiledTable(HotTable, Table):
         for store in self.stores:
             if store is not place:
                 store.pop(key)
+        self.cold.pop(key)
         if place is None:
             self._counters.put(key, counter)
         else:
             self._counters.drop(key)
 
+    def _pack_oldest(self, added: int) -> None:
+        """Turn the objects that were stored first into packed rows, if there are too many.
+
+        At most as many become rows as are needed after `added` keys. This never happens between two
+        keys of `Table.verdicts`, which finds only objects.
+        """
+        counters = self._counters
+        excess = len(counters.by_key) - _MOST_OBJECTS
+        if excess > 0:
+            for key, counter in counters.oldest(min(excess, _PACKED_AT_ONCE * added)):
+                if self._cold.put(key, counter):
+                    counters.drop(key)
+
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
-        if self._counters.by_key:
-            Table._insert(self, key, counter, now)
-        elif len(self) >= self._max_keys:
+        if len(self.cold):
+            self._cold.drop_expired(now)
+        self._counters.drop_expired(now)
+        if len(self) >= self._max_keys:
             self.evict(1, now)
         self._keep(key, counter, now)
 

@@ -24,19 +24,26 @@ from ringfence.limiter.serialization import (
     pairs_of,
 )
 
-__all__ = ["Shared", "SharedBucketScheme", "SharedWindowScheme"]
+__all__ = [
+    "Remote",
+    "Shared",
+    "SharedBucket",
+    "SharedBucketScheme",
+    "SharedWindow",
+    "SharedWindowScheme",
+]
 
 _CELL_BYTES = 100
 _Cells: TypeAlias = tuple[int, ...]
 """Alternating window numbers and counts, the oldest window first. Dicts would need 200 bytes more
 for each key."""
-_Remote: TypeAlias = tuple[tuple[str, _Cells], ...]
+Remote: TypeAlias = tuple[tuple[str, _Cells], ...]
 """Names and counts of other data centers."""
 _BEFORE = ""
 """Writer name for units that were counted before the windows changed."""
 
 
-class _Numbers(NamedTuple):
+class WindowNumbers(NamedTuple):
     """Range of the window numbers whose counts still affect decisions at an instant."""
 
     oldest: int
@@ -49,7 +56,7 @@ class _Numbers(NamedTuple):
 class _Merged(NamedTuple):
     """Result of a merge of received counts."""
 
-    remote: _Remote
+    remote: Remote
     refused: int
     """Rejected counts."""
     increase: int
@@ -60,10 +67,10 @@ class Shared(ABC):
     """Interface of a counter that merges counts of other data centers."""
 
     __slots__ = ()
-    remote: _Remote
+    remote: Remote
 
     @abstractmethod
-    def numbers(self, now: int) -> _Numbers:
+    def numbers(self, now: int) -> WindowNumbers:
         """Return the range of window or slot numbers whose counts still affect decisions."""
 
     @abstractmethod
@@ -152,6 +159,15 @@ class SharedWindowScheme(Scheme):
             return adopted
         return SharedWindow(self, _plain(self.inner.adopt(counter, now)))
 
+    def numbers(self, now: int) -> WindowNumbers:
+        """Return the range of window or slot numbers whose counts still affect decisions."""
+        inner = self.inner
+        if isinstance(inner, SlidingWindowScheme):
+            slot = now // inner.slot_ns
+            return WindowNumbers(slot - inner.slots, slot, slot + 1)
+        start, end = inner.window(now)
+        return WindowNumbers(inner.number(start), inner.number(start), inner.number(end))
+
     @property
     def alignment(self) -> tuple[object, ...]:
         """Value that is equal for two limits if and only if their windows start at the same
@@ -168,7 +184,7 @@ class SharedWindow(Counter, Shared):
         self,
         scheme: SharedWindowScheme,
         own: FixedWindow | SlidingWindow,
-        remote: _Remote = (),
+        remote: Remote = (),
     ) -> None:
         self.scheme: SharedWindowScheme = scheme
         self.own = own
@@ -218,14 +234,9 @@ class SharedWindow(Counter, Shared):
         """Add units that another node of this data center has admitted."""
         self.own.charge(units, now, age_ns)
 
-    def numbers(self, now: int) -> _Numbers:
+    def numbers(self, now: int) -> WindowNumbers:
         """Return the range of window slot numbers whose counts still affect decisions."""
-        inner = self.scheme.inner
-        if isinstance(inner, SlidingWindowScheme):
-            slot = now // inner.slot_ns
-            return _Numbers(slot - inner.slots, slot, slot + 1)
-        start, end = inner.window(now)
-        return _Numbers(inner.number(start), inner.number(start), inner.number(end))
+        return self.scheme.numbers(now)
 
     def local_counts(self, now: int) -> list[int]:
         """Return this data center's counts of a key: alternating window numbers and counts."""
@@ -293,6 +304,11 @@ class SharedBucketScheme(BucketScheme):
         bucket.note(used, now, 0)
         return bucket
 
+    def numbers(self, now: int) -> WindowNumbers:
+        """Return the range of period numbers whose counts still affect decisions."""
+        current = now // self.period_ns
+        return WindowNumbers(current - 1, current, current + 1)
+
     def restore(self, state: Sequence[int], now: int) -> "SharedBucket":
         """Restore a bucket from its level and this data center's counts by period number."""
         if len(state) < 2:
@@ -328,11 +344,13 @@ class SharedBucket(Bucket, Shared):
 
     __slots__ = ("admitted", "remote")
 
-    def __init__(self, scheme: BucketScheme, tat: int) -> None:
+    scheme: SharedBucketScheme
+
+    def __init__(self, scheme: SharedBucketScheme, tat: int) -> None:
         super().__init__(scheme, tat)
         self.admitted: _Cells = ()
         """Units of this data center by period number."""
-        self.remote: _Remote = ()
+        self.remote: Remote = ()
 
     def check(self, cost: int, now: int) -> Verdict:
         """Decide a check; record an admitted cost, to send it to the other data centers."""
@@ -374,10 +392,9 @@ class SharedBucket(Bucket, Shared):
         """Return the level of the bucket, then this data center's counts by period number."""
         return [*super().state(now), *self.local_counts(now)]
 
-    def numbers(self, now: int) -> _Numbers:
+    def numbers(self, now: int) -> WindowNumbers:
         """Return the range of period numbers whose counts still affect decisions."""
-        current = now // self.scheme.limit.period_ns
-        return _Numbers(current - 1, current, current + 1)
+        return self.scheme.numbers(now)
 
     def local_counts(self, now: int) -> list[int]:
         """Return this data center's counts of a key: alternating period numbers and counts."""
@@ -424,5 +441,5 @@ def _pairs(cells: _Cells) -> Iterator[tuple[int, int]]:
     return zip(cells[::2], cells[1::2], strict=True)
 
 
-def _remote_bytes(remote: _Remote) -> int:
+def _remote_bytes(remote: Remote) -> int:
     return _CELL_BYTES * sum([len(known) for _, known in remote]) // 2

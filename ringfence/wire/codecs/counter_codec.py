@@ -3,7 +3,7 @@
 from itertools import chain
 from typing import cast
 
-from ringfence.limiter.packed_snapshot import PackedSnapshot, check_rows
+from ringfence.limiter.packed.packed_snapshot import PackedSnapshot, check_rows
 from ringfence.wire.bounds import (
     MAX_KEY,
     MAX_MOVED,

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from ringfence.limiter.packed_snapshot import PackedSnapshot
+from ringfence.limiter.packed.packed_snapshot import PackedSnapshot
 from ringfence.wire.messages.cluster_messages import Plain
 from ringfence.wire.messages.request_messages import DecidedCheck
 

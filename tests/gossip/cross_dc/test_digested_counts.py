@@ -1,24 +1,35 @@
 """Counts of keys with the digests that data centers compare."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.cross_dc.digested_counts import DigestedCounts, cells_sum
+from gossip.cross_dc.digested_counts import DigestedCounts, Rows, cells_sum
 from hashring import shard_of
+
+FORMS: list[Callable[[], Rows]] = [dict]
+with suppress(ImportError):
+    from ringfence.limiter.packed._packed_dict import PackedDict
+
+    FORMS.append(PackedDict)
 
 KEYS = st.sampled_from([b"key-%d" % number for number in range(6)])
 CELLS = st.lists(st.integers(0, 2**53), min_size=2, max_size=2)
 CHANGES = st.lists(st.tuples(KEYS, CELLS | st.none() | st.just("shard")), max_size=30)
 
 
-@given(CHANGES)
+@pytest.mark.parametrize("new_rows", FORMS)
+@given(changes=CHANGES)
 def test_the_digest_of_a_shard_is_the_sum_of_its_keys(
-    changes: list[tuple[bytes, list[int] | str | None]],
+    new_rows: Callable[[], Rows], changes: list[tuple[bytes, list[int] | str | None]]
 ) -> None:
-    counts, known = DigestedCounts(shard_of), dict[bytes, tuple[int, ...]]()
+    counts, known = DigestedCounts(shard_of, new_rows), dict[bytes, tuple[int, ...]]()
     for key, cells in changes:
         if cells == "shard":
-            for gone in counts.pop_shard(shard_of(key)):
+            for gone, _ in counts.pop_shard(shard_of(key)).items():
                 del known[gone]
         elif isinstance(cells, list):
             counts.put(key, cells)
@@ -34,11 +45,12 @@ def test_the_digest_of_a_shard_is_the_sum_of_its_keys(
     assert counts.sums == sums
     assert len(counts) == len(known)
     assert {key: counts.get(key) for key in known} == known
-    assert {key for rows in counts.by_shard.values() for key in rows} == known.keys()
+    assert {key for shard in sums for key in counts.keys_of(shard)} == known.keys()
 
 
-def test_expired_windows_are_forgotten_in_steps() -> None:
-    counts = DigestedCounts(shard_of)
+@pytest.mark.parametrize("new_rows", FORMS)
+def test_expired_windows_are_forgotten_in_steps(new_rows: Callable[[], Rows]) -> None:
+    counts = DigestedCounts(shard_of, new_rows)
     for number in range(1000):
         counts.put(b"old%d" % number, [6, 1])
     counts.put(b"new", [6, 1, 7, 1])
@@ -50,12 +62,15 @@ def test_expired_windows_are_forgotten_in_steps() -> None:
     assert len(counts) == 1
 
 
-def test_above_the_bound_the_key_that_was_put_first_is_removed() -> None:
-    counts = DigestedCounts(shard_of, most_keys=2)
+@pytest.mark.parametrize("new_rows", FORMS)
+def test_above_the_bound_the_key_that_was_put_first_is_removed(
+    new_rows: Callable[[], Rows],
+) -> None:
+    counts = DigestedCounts(shard_of, new_rows, most_keys=2)
     for key in (b"a", b"b", b"a", b"c"):
         counts.put(key, [7, 1])
 
-    assert [key for rows in counts.by_shard.values() for key in rows] == [b"a", b"c"]
+    assert [counts.get(key) for key in (b"a", b"b", b"c")] == [(7, 1), (), (7, 1)]
     assert (len(counts), set(counts.sums)) == (2, {shard_of(b"a"), shard_of(b"c")})
 
 

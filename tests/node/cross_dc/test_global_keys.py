@@ -73,7 +73,7 @@ class Host:
 
     def received(self) -> dict[str, dict[bytes, tuple[int, ...]]]:
         return {
-            name: {key: cells for rows in counts.by_shard.values() for key, cells in rows.items()}
+            name: {key: counts.get(key) for shard in counts.sums for key in counts.keys_of(shard)}
             for name, counts in self.keys.received.items()
         }
 

@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from gossip.cross_dc.digested_counts import DigestedCounts
 from gossip.cross_dc.lost_counts import LostCounts
 from hashring import Member, NodeId, Ring, shard_of
 from node.cross_dc.recovery import CountRecovery
@@ -33,7 +34,7 @@ class Host:
         self.datacenter = datacenter
         self._hosts = hosts
         hosts[name] = self
-        self.engine = Engine(max_keys=100)
+        self.engine = Engine(max_keys=4000)
         self.engine.set_rules({RULE: EngineRule(limit, is_shared=True)})
         lost = LostCounts()
         self.ownership = ShardOwnership(
@@ -88,7 +89,8 @@ class _Link:
         if self._asker.datacenter == self._asked.datacenter:
             reply = self._asked.recovery.take_over_request(message)
         else:
-            received = {SHARD: [KEY]}
+            received = DigestedCounts(lambda key: SHARD)
+            received.put(KEY, [1, 1])
             reply = self._asked.recovery.answer(self._asker.datacenter, message, received)
         self._asker.waiting.append(lambda: on_reply(reply))
 
@@ -214,7 +216,12 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
     _, _, us = two_empty_and_one_full(100)
     us.ownership.start([SHARD + 1])
-    received = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
+    received = DigestedCounts(lambda key: SHARD + (key == KEY))
+    keys = [KEY[:8] + b"%d" % number for number in range(3000)]
+    [cells] = us.engine.remote_counts("eu", [KEY], NOW)
+    us.engine.merge_remote("eu", keys, [cells] * len(keys), NOW)
+    for key in (*keys, KEY):
+        received.put(key, cells)
     reply = us.recovery.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), received)
 
     assert isinstance(reply, RecoverCountsReply)

@@ -8,94 +8,14 @@ from hypothesis import strategies as st
 
 from hashring import SHARDS
 from node.shards import replica_rows
-from ringfence.limiter.packed_snapshot import pack_rows
+from ringfence.limiter.packed.packed_snapshot import pack_rows
 
 packed_rows = pytest.importorskip(
     "node.shards._packed_rows", reason="the compiled modules were not built"
 )
 
 FORMS = [packed_rows, replica_rows]
-KEYS = (
-    st.binary(max_size=3)
-    | st.integers(0, 400).map(lambda number: b"key-%d" % number)
-    | st.integers(0, 40).map(lambda number: b"rule-%03dkey-%d" % (number % 4, number))
-)
-ROWS = st.binary(max_size=40) | st.just(bytes(5_000)) | st.integers(253, 257).map(bytes)
 NUMBERS = st.integers(0, 2**64 - 1) | st.integers(0, 300)
-STEPS = st.lists(st.tuples(KEYS, st.none() | ROWS), max_size=300)
-
-
-@given(STEPS)
-def test_rows_are_those_of_a_dictionary_after_each_step(
-    steps: list[tuple[bytes, bytes | None]],
-) -> None:
-    rows, expected = packed_rows.PackedRows(), dict[bytes, bytes]()
-    for key, row in steps:
-        assert rows.get(key) == expected.get(key)
-        if row is not None:
-            rows[key] = expected[key] = row
-        elif key in expected:
-            del rows[key], expected[key]
-        else:
-            with pytest.raises(KeyError):
-                del rows[key]
-
-    assert list(rows.items()) == list(expected.items())
-    assert len(rows) == len(expected)
-
-
-def test_updates_of_all_sizes_use_memory_again() -> None:
-    rows = packed_rows.PackedRows()
-    for size in range(1, 40_000):
-        rows[b"key"] = bytes(size % 1_000)
-        rows[b"other"] = b"row"
-
-    assert dict(rows.items()) == {b"key": bytes(39_999 % 1_000), b"other": b"row"}
-    assert rows.nbytes < 3_000
-
-
-def test_many_keys_with_equal_hash_bytes_are_told_apart() -> None:
-    rows = packed_rows.PackedRows()
-    for number in range(2_000):
-        rows[b"%d" % number] = b"row-%d" % number
-
-    assert [rows.get(b"%d" % number) for number in range(2_000)] == [
-        b"row-%d" % number for number in range(2_000)
-    ]
-    assert rows.get(b"2000") is None
-
-
-def test_a_key_that_is_too_long_is_refused() -> None:
-    rows = packed_rows.PackedRows()
-    rows[bytes(255)] = b"row"
-
-    with pytest.raises(ValueError, match="at most 255 bytes, this one 256"):
-        rows[bytes(256)] = b"row"
-    assert dict(rows.items()) == {bytes(255): b"row"}
-
-
-def test_keys_of_more_rules_than_have_numbers_are_found() -> None:
-    rows = packed_rows.PackedRows()
-    expected = {b"%08d" % (number % 300) + b"%d" % number: b"%d" % number for number in range(900)}
-    for key, row in expected.items():
-        rows[key] = row
-    for number in range(0, 300, 7):
-        del rows[b"%08d" % number + b"%d" % number]
-        del expected[b"%08d" % number + b"%d" % number]
-
-    assert dict(rows.items()) == expected
-    assert all(rows.get(key) == row for key, row in expected.items())
-    assert rows.get(b"00000299") is None
-
-
-def test_the_id_of_a_rule_is_stored_once_for_its_keys() -> None:
-    rows, others = packed_rows.PackedRows(), packed_rows.PackedRows()
-    for number in range(200):
-        rows[b"rule-one" + b"%08d" % number] = bytes(17)
-        others[b"%08d" % number + b"%08d" % number] = bytes(17)
-
-    assert rows.nbytes <= 1.15 * 200 * (8 + 17 + 3 + 5)
-    assert others.nbytes > rows.nbytes + 7 * 200
 
 
 @given(NUMBERS, NUMBERS, st.lists(NUMBERS, max_size=40))

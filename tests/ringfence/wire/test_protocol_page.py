@@ -8,7 +8,7 @@ import pytest
 import ringfence.wire
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
-from ringfence.limiter.packed_snapshot import PackedSnapshot
+from ringfence.limiter.packed.packed_snapshot import PackedSnapshot
 from ringfence.wire import Answer, Cause, ErrorCode, Message, Request, decode, encode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "wire-protocol.md").read_text(

@@ -13,7 +13,7 @@ from ringfence.limiter import (
     Snapshot,
     compiled_tables,
 )
-from ringfence.limiter.packed_snapshot import check_rows
+from ringfence.limiter.packed.packed_snapshot import check_rows
 
 __all__ = ["COSTS", "DAY_NS", "GAPS_NS", "LIMITS", "Pair", "key_of"]
 

@@ -1,4 +1,5 @@
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,6 +9,8 @@ from tests.programs import require_compiled
 from tests.ringfence.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
 
 require_compiled()
+
+from ringfence.limiter.compiled import table  # noqa: E402 - only where the modules were built
 
 limits = st.integers(0, len(LIMITS) - 1)
 rules = st.integers(0, 3)
@@ -111,8 +114,30 @@ class Agreement(RuleBasedStateMachine):
         self.pair.compare(KEYS)
 
 
+class SharedAgreement(Agreement):
+    """The same while most limits are shared, and all counters but the last are packed rows."""
+
+    @initialize(
+        known=st.lists(limits, min_size=3, max_size=3), now=st.sampled_from([DAY_NS, 17 * 10**17])
+    )
+    def begin(self, known: list[int], now: int) -> None:
+        self.patch = patch.object(table, "_MOST_OBJECTS", 1)
+        self.patch.start()
+        super().begin(known, now)
+        self.pair.set_rules(known, shared=range(3))
+
+    @rule(known=st.lists(limits, max_size=4), shared=st.sets(rules))
+    def other_limits(self, known: list[int], shared: set[int]) -> None:
+        super().other_limits(known, shared)
+
+    def teardown(self) -> None:
+        self.patch.stop()
+
+
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestSharedAgreement = SharedAgreement.TestCase
+for case in (TestAgreement, TestSharedAgreement):
+    case.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
 def test_a_thousand_groups_at_their_own_instants_are_decided_alike() -> None:

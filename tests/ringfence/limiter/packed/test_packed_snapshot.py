@@ -16,7 +16,7 @@ from ringfence.limiter import (
     compiled_tables,
     why_not_compiled,
 )
-from ringfence.limiter.packed_snapshot import (
+from ringfence.limiter.packed.packed_snapshot import (
     _check_rows,
     _pack_rows,
     _unpack_rows,
