@@ -47,7 +47,7 @@ ANSWERS = (
         (
             Edit(
                 "ringfence.peering.routing.refunds:Refunds.undo_denied_groups",
-                "self.refund(pending.identified(), undone, pending.results, pending.asked_at)",
+                "self.refund_answered(pending, undone)",
                 "pass",
             ),
         ),

@@ -174,3 +174,32 @@ def test_a_standby_waits_for_an_owner_that_borrows_from_another_data_center() ->
     case = {"nodes": 6, "datacenters": 3, "calm": 10, "rules": SPLIT, "loads": (load,)}
 
     assert run_drawn(22, network=Network("regions"), **case) == []
+
+
+GROUPS = """\
+domain: sim
+descriptors:
+  - key: everywhere
+    rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
+  - key: world
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
+  - key: r1
+    rate_limit: {period: 2s, requests_per_unit: 3, global: {mode: home, home: dc1}}
+  - key: r2
+    rate_limit: {requests_per_unit: 1, algorithm: fixed_window, unit: month, align: calendar}
+"""
+
+
+def test_a_denied_group_is_refunded_in_another_data_center_while_a_node_is_busy() -> None:
+    checks = {
+        ("everywhere", "r1"): "2.931 client-3 k0",
+        ("world", "r1"): "3.573 client-3 k1",
+        ("r1", "r2"): "2.129 client-2 k1\n2.946 client-3 k1",
+    }
+    loads = tuple(
+        Load("listed", rule=rule, also=also, args={"checks": lines})
+        for (rule, also), lines in checks.items()
+    )
+    case = {"nodes": 5, "datacenters": 3, "rules": GROUPS, "seconds": 5, "calm": 5}
+
+    assert run_drawn(3830224, "busy@1.95-3.95 node=n5 cost_ms=20", loads=loads, **case) == []

@@ -24,6 +24,7 @@ class MemberRequest:
 
     __slots__ = (
         "_on_done",
+        "as_standby",
         "batch",
         "first_row",
         "is_collected",
@@ -43,9 +44,13 @@ class MemberRequest:
         rows: Sequence[int],
         target: Target | None,
         on_done: Callable[[], None],
+        *,
+        as_standby: bool,
     ) -> None:
         self.batch = batch
         self.target = target
+        self.as_standby = as_standby
+        """Whether the member was asked as the standby. It may have asked the owner."""
         self.rows = rows
         """Indexes of the rows of `batch` in the whole batch."""
         self.results: Results | None = None
@@ -119,10 +124,15 @@ class PendingRequest:
         return [row for row in rows if row not in self.shed] if self.shed else rows
 
     def add_request(
-        self, batch: Batch, rows: Sequence[int], target: Target | None
+        self,
+        batch: Batch,
+        rows: Sequence[int],
+        target: Target | None,
+        *,
+        as_standby: bool = False,
     ) -> MemberRequest:
         """Add a request to one member for some rows of the batch."""
-        request = MemberRequest(batch, rows, target, self._wake)
+        request = MemberRequest(batch, rows, target, self._wake, as_standby=as_standby)
         self.requests.append(request)
         return request
 
@@ -135,9 +145,19 @@ class PendingRequest:
             batch = self.batch if is_all else self.batch.take(rows)
             if earlier and not batch.ids:
                 batch = replace(batch, ids=_identities(earlier, rows))
-            request = self.add_request(batch, rows, target)
+            request = self.add_request(batch, rows, target, as_standby=as_standby)
             request.sent = target.ask(batch, hops=hops, as_standby=as_standby, done=request.resolve)
         return self.requests[len(earlier) :]
+
+    def answered_by(self, row: int) -> MemberRequest | None:
+        """Return the request whose answer has the result of a row; None without one."""
+        source = self.results.sources[row]
+        for request in self.requests:
+            if request.results is not None and row in request.rows:
+                place = request.rows.index(row)
+                if request.results.sources[place] == source:
+                    return request
+        return None
 
     def mark_refunded(self, rows: Iterable[int]) -> None:
         """Record that the charges of some checks of the batch were refunded."""

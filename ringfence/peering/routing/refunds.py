@@ -3,6 +3,10 @@
 When one member denies a group, the first sender refunds the charges of the other members. A charge
 may be reported after the caller got its decision, or after the call was cancelled. Such a charge is
 refunded at once.
+
+A member that could not decide itself may have asked the owner, so its answer has the source
+`OWNER` although the sender does not reach the owner. Therefore a refund is sent to the member that
+has answered the check.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +28,8 @@ Fallback: TypeAlias = Callable[[Batch, int], tuple[Outcome, Source]]
 
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one mean that the check was charged."""
+_CHARGING = (*BY_MEMBER, Source.LOCAL)
+"""Sources of results whose charges can be refunded."""
 _DENIALS = (Code.DENIED, Code.NEVER)
 _REFUND_SESSION = 1 << 63
 """Bit that is different in the session of a check and in that of its refund. Sessions are random
@@ -47,32 +53,48 @@ class Refunds:
         `asked_at` is the time of the check by `runtime.current_time`: the owner refunds nothing to
         a window that began after it.
         """
+        self._refund(batch, rows, results, asked_at, lambda _: None)
+
+    def _refund(
+        self,
+        batch: Batch,
+        rows: Sequence[int],
+        results: Results,
+        asked_at: float,
+        answered_by: Callable[[int], MemberRequest | None],
+    ) -> None:
+        """Refund charges as `refund` does; `answered_by` returns the request that a member has
+        answered with the result of a row, or None when that is not known."""
+        charged: dict[tuple[int, MemberRequest | None], list[int]] = {}
+        for row in rows:
+            source = results.sources[row]
+            if batch.costs[row] and source in _CHARGING:
+                charged.setdefault((source, answered_by(row)), []).append(row)
         age_ns = age_ns_of(asked_at, runtime.current_time())
-        for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
-            charged = [i for i in rows if batch.costs[i] and results.sources[i] == source]
-            if not charged:
-                continue
-            taken = batch.take(charged)
+        for (source, request), found in charged.items():
+            taken = batch.take(found)
             refund = Batch(
                 Op.REFUND,
                 taken.keys,
                 taken.costs,
                 limits=taken.limits,
                 which=taken.which,
-                ages_ns=[age_ns] * len(charged),
-                slot_ids=[results.outcomes.slot_ids[i] for i in charged],
+                ages_ns=[age_ns] * len(found),
+                slot_ids=[results.outcomes.slot_ids[i] for i in found],
                 ids=[_id_of_refund(check) for check in taken.ids],
             )
-            self._send(refund, source)
+            self._send(refund, source, request)
 
-    def _send(self, refund: Batch, source: Source) -> None:
+    def _send(self, refund: Batch, source: int, request: MemberRequest | None) -> None:
         routes = self._routes()
         every = range(len(refund))
-        if source is Source.LOCAL:
+        if source == Source.LOCAL:
             for row in every:
                 self._fallback(refund, row)
+        elif request is not None and _is_sent(refund, request):
+            return
         elif routes is not None:
-            as_standby = source is Source.STANDBY
+            as_standby = source == Source.STANDBY
             for rows, target in split_by_member(routes, refund, every, as_standby=as_standby):
                 part = refund.take(rows)
                 target.ask(part, hops=0, as_standby=as_standby, done=_ignore)
@@ -105,7 +127,7 @@ class Refunds:
                     if codes[i] <= _LAST_CHARGED and not (is_forwarded and sources[i] in BY_MEMBER)
                 ]
         if undone:
-            self.refund(pending.identified(), undone, pending.results, pending.asked_at)
+            self.refund_answered(pending, undone)
         pending.mark_refunded(undone)
         for row in undone:
             codes[row] = Code.UNCHARGED
@@ -120,10 +142,17 @@ class Refunds:
         pending.collect()
         results = pending.results
         charged = [i for i in range(len(batch)) if results.outcomes.codes[i] <= _LAST_CHARGED]
-        self.refund(pending.identified(), charged, results, pending.asked_at)
+        self.refund_answered(pending, charged)
         pending.mark_refunded(charged)
         pending.results = empty_results(len(batch))
         self.refund_when_late(pending)
+
+    def refund_answered(self, pending: PendingRequest, rows: Sequence[int]) -> None:
+        """Refund the charges of some rows of a request at the members that answered them, without
+        waiting for an answer."""
+        self._refund(
+            *(pending.identified(), rows, pending.results, pending.asked_at, pending.answered_by)
+        )
 
     def refund_when_late(self, pending: PendingRequest) -> None:
         """Refund the charges that only late answers to a batch report; see `_refund_late`."""
@@ -148,7 +177,8 @@ class Refunds:
         ]
         pending.refunded.update([request.rows[place] for place in places])
         if places:
-            self.refund(pending.identified(request), places, late, pending.asked_at)
+            batch = pending.identified(request)
+            self._refund(batch, places, late, pending.asked_at, lambda _: request)
 
 
 def _id_of_refund(check: CheckId) -> CheckId:
@@ -168,6 +198,18 @@ def age_ns_of(asked_at: float, now: float) -> int:
     """
     passed_ns = max(0, round((now - asked_at) * NS_PER_SECOND))
     return passed_ns + min(passed_ns, _LATER_NS)
+
+
+def _is_sent(refund: Batch, request: MemberRequest) -> bool:
+    """Send a refund to the member that has answered a request; return whether that is possible.
+
+    A lost link answers None at once, and sends nothing.
+    """
+    if request.target is None:
+        return False
+    answers: list[Results | AccessDenied | Shed | None] = []
+    sent = request.target.ask(refund, hops=0, as_standby=request.as_standby, done=answers.append)
+    return sent is not None or answers != [None]
 
 
 def _ignore(answer: Results | AccessDenied | Shed | None) -> None:

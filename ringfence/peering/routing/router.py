@@ -52,6 +52,8 @@ class Router:
         self.routes: Routes | None = None
         """Current routes. None until the members are known; until then the fallback decides."""
         self._refunds = Refunds(fallback, lambda: self.routes)
+        self._last_group: PendingRequest | None = None
+        """Last completed request with several checks, some of which its caller may refund."""
         self._fallback = fallback
         self._undecided = undecided
         self._hedge_after = hedge_after
@@ -163,12 +165,22 @@ class Router:
         pending = PendingRequest(batch, runtime.current_time())
         await self._decide(pending, self._attempts, hops, None, within)
         self._complete(pending, denies_group, hops)
+        if len(batch) > 1:
+            self._last_group = pending
         return pending.results
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
         """Refund the charges that `rows` of a batch have just made, without waiting; see
-        `Refunds.refund`."""
-        self._refunds.refund(batch, rows, results, asked_at)
+        `Refunds.refund`.
+
+        If `decide` has just returned the results, the refunds are sent to the members that answered
+        the checks.
+        """
+        pending = self._last_group
+        if pending is not None and pending.results is results:
+            self._refunds.refund_answered(pending, rows)
+        else:
+            self._refunds.refund(batch, rows, results, asked_at)
 
     async def _decide(
         self,
