@@ -70,6 +70,7 @@ class PeerRequests:
             case Copy(seq, counts, origins, which):
                 by_key = [origins[index] for index in which] if which else origins
                 shards.ownership.keep_replica(member, counts, self._node.clock.now(), by_key)
+                self._handler.takeover.on_replica(member)
                 self._node.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, offered):

@@ -3,6 +3,10 @@
 Only this node's own observations decide that an owner is unreachable: membership, or the owner's
 silence towards this node. The time-out of one caller does not. An owner that waits for another data
 center sends nothing, so this node pings an owner before it counts as silent.
+
+An owner may send replicas on its own connection while the link to it is silent, for example because
+the link is still in the handshake. Then the owner decides checks too, and such a replica may have
+the charge of a check that this node counts again. So the counts of the shard wait for the merge.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,6 +79,12 @@ class StandbyTakeover:
         """When each owner was last pinged, in seconds of the runtime's clock."""
         self._returned_at: dict[NodeId, int] = {}
         """When each member that was stopped last asked what was taken over, in ns."""
+        self._replica_at: dict[NodeId, int] = {}
+        """When each member last sent a replica, in ns."""
+
+    def on_replica(self, owner: NodeId) -> None:
+        """Record that a member has just sent a replica of its counters."""
+        self._replica_at[owner] = self._now()
 
     def taken_over_from(self, owner: NodeId) -> list[int]:
         """Return the shards that this node took over from a member, which asks after a stall of its
@@ -196,6 +206,16 @@ class StandbyTakeover:
                 # The standby did not answer either, unless it is this node.
                 silent = [standby] if standby else []
                 self._ownership.take_over(shard, owner, copies, now, silent)
+                cover = self._ownership.covers.get(shard)
+                if cover is not None and cover.owner == owner:
+                    cover.copied_at = self._replica_in_silence(owner, now) or cover.copied_at
+
+    def _replica_in_silence(self, owner: NodeId, now: int) -> int | None:
+        """Return when an owner last sent a replica, if its link has been silent since before."""
+        link, replica_at = self._link_to(owner), self._replica_at.get(owner)
+        if link is None or replica_at is None:
+            return None
+        return replica_at if now - replica_at < link.silent_s * NS_PER_SECOND else None
 
 
 def _ignore_reply(reply: object) -> None:

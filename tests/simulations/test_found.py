@@ -176,6 +176,23 @@ def test_a_standby_waits_for_an_owner_that_borrows_from_another_data_center() ->
     assert run_drawn(22, network=Network("regions"), **case) == []
 
 
+SHARED = """\
+domain: sim
+descriptors:
+  - key: everywhere
+    rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window, scope: global}
+"""
+
+
+def test_other_data_centers_get_a_check_once_that_a_standby_counts_again() -> None:
+    """The replica from which the standby starts has the check."""
+    checks = "5.936 client-5 k2\n6.865 client-0 k2"
+    load = Load("listed", rule="everywhere", batch=3, args={"checks": checks})
+    case = {"nodes": 6, "datacenters": 3, "rules": SHARED, "seconds": 7, "calm": 5}
+
+    assert run_drawn(3830074, "cut@5.66-5.96 node=n6", loads=(load,), **case) == []
+
+
 GROUPS = """\
 domain: sim
 descriptors:

@@ -48,7 +48,8 @@ class Cover(Struct):
     next_owner: NodeId | None = None
     """Member that is asked next, if the owner has no counters of the shard."""
     copied_at: int | None = None
-    """Instant in ns at which the owner last sent a replica; None before the first one."""
+    """Instant in ns at which the owner last sent a replica although this node holds the shard, or
+    although the link to the owner was silent; None before the first one."""
     duplicates: dict[bytes, int] = field(default_factory=dict)
     """Most units of each key that both the owner's replica and `log` may have."""
     sent_to: tuple[NodeId, int] | None = None

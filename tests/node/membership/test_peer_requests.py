@@ -79,7 +79,10 @@ class Node:
             ),
         )
         handler = SimpleNamespace(
-            takeover=SimpleNamespace(taken_over_from=self._records("taken_over_from", [4, 7])),
+            takeover=SimpleNamespace(
+                taken_over_from=self._records("taken_over_from", [4, 7]),
+                on_replica=self._records("on_replica"),
+            ),
             slots=SimpleNamespace(call_all=self._records("call_all")),
         )
         cluster = SimpleNamespace(
@@ -191,7 +194,10 @@ def test_a_replica_is_kept_with_the_origins_of_its_counters(
     node = Node()
 
     assert node.serve(Copy(3, SNAPSHOT, origins, which)) == [Done(3)]
-    assert node.calls == [("keep_replica", "far", SNAPSHOT, 5, by_key)]
+    assert node.calls == [
+        ("keep_replica", "far", SNAPSHOT, 5, by_key),
+        ("on_replica", "far"),
+    ]
     assert node.counted == ["copies_received"]
 
 

@@ -11,6 +11,7 @@ from hashring import SHARDS, NodeId, Ring, shard_of
 from hashring import Member as RingMember
 from node.requests.placement import ShardPlacement
 from node.requests.standby_takeover import StandbyTakeover
+from node.shards.ownership.cover import Cover
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.replicas import Replicas
 from node.shards.shard_steps import ShardSteps
@@ -75,7 +76,7 @@ class Ownership:
     def __init__(self) -> None:
         self.steps = ShardSteps()
         self.replicas = Replicas(1)
-        self.covers: dict[int, object] = {}
+        self.covers: dict[int, Cover] = {}
         self.transfers = OutgoingTransfers()
         self.held = bytes(SHARDS)
         self.take_over: Callable[..., None] = lambda *fields: None
@@ -221,11 +222,19 @@ class Member:
 class Judging:
     """Standby `m` of all shards, which judges their owner by a link to it."""
 
-    def __init__(self, link: Member | None, *, is_suspect: bool = False, lag_ns: int = 0) -> None:
+    def __init__(
+        self,
+        link: Member | None,
+        *,
+        is_suspect: bool = False,
+        lag_ns: int = 0,
+        ownership: Ownership | None = None,
+    ) -> None:
         self.taken: list[int] = []
         self.lag_ns = lag_ns
-        ownership = Ownership()
-        ownership.take_over = lambda shard, *fields: self.taken.append(shard)
+        if ownership is None:
+            ownership = Ownership()
+            ownership.take_over = lambda shard, *fields: self.taken.append(shard)
         placement = ShardPlacement(NodeId("m"), cast(ShardOwnership, ownership), lambda: NOW)
         placement.ring = Ring.of([RingMember(OWNER)])
         self.takeover = StandbyTakeover(
@@ -332,6 +341,66 @@ async def test_the_silence_of_an_owner_that_returned_begins_again(
     assert not await judging.takes()
     await trio.sleep(0.01)
     assert await judging.takes()
+
+
+class CoveringOwnership(Ownership):
+    """Ownership in which a takeover begins a cover for the owner, or for the member `whose`."""
+
+    def __init__(self, whose: NodeId = OWNER) -> None:
+        super().__init__()
+        self.take_over = lambda shard, owner, copies, now, silent: self.covers.update(
+            {shard: Cover(whose, now, copied_at=now - 10**10 if shard == 4 else None)}
+        )
+
+
+@pytest.mark.parametrize(
+    ("replica_after", "is_counting"), [(None, False), (-0.01, False), (0.01, True), (0.1, True)]
+)
+async def test_an_owner_that_sent_a_replica_in_its_silence_is_counting_too(
+    autojump_clock: MockClock, *, replica_after: float | None, is_counting: bool
+) -> None:
+    """Such a replica may have a check that this node counts again."""
+    link, ownership = Member(silent_s=-0.2), CoveringOwnership()
+    judging = Judging(link, ownership=ownership)
+    await trio.sleep(0.2 + (replica_after or 0.0))
+    replica_at = NOW + round(trio.current_time() * 1e9)
+    if replica_after is not None:
+        judging.takeover.on_replica(OWNER)
+    judging.takeover.on_replica(NodeId("x"))
+
+    await trio.sleep(0.2)
+    assert await judging.takeover.take_over_if_unreachable([3, 4])
+
+    now = NOW + round(trio.current_time() * 1e9)
+    assert ownership.covers[3].is_owner_counting(now) is is_counting
+    assert ownership.covers[3].copied_at == (replica_at if is_counting else None)
+    assert ownership.covers[4].copied_at == (replica_at if is_counting else now - 10**10)
+
+
+async def test_a_replica_does_not_show_that_an_earlier_owner_is_counting(
+    autojump_clock: MockClock,
+) -> None:
+    ownership = CoveringOwnership(whose=NodeId("before"))
+    judging = Judging(Member(silent_s=5), ownership=ownership)
+    judging.takeover.on_replica(OWNER)
+
+    await trio.sleep(0.2)
+    assert await judging.takeover.take_over_if_unreachable([3])
+
+    assert ownership.covers[3].copied_at is None
+
+
+@pytest.mark.parametrize("link", [None, "lost"])
+async def test_a_lost_owner_is_not_counting_after_its_last_replica(
+    autojump_clock: MockClock, link: str | None
+) -> None:
+    lost, ownership = Member(silent_s=0, is_lost=True), CoveringOwnership()
+    judging = Judging(lost if link else None, ownership=ownership)
+    judging.takeover.on_replica(OWNER)
+
+    assert await judging.takeover.take_over_if_unreachable([3])
+
+    assert ownership.covers[3].copied_at is None
 
 
 @pytest.mark.parametrize("reply", [None, SHED, AccessDenied("no")])
