@@ -1,7 +1,7 @@
 """Counters that were not checked recently, as packed rows of about 30 bytes with their keys.
 
-The Python object of a counter that data centers share needs 500 bytes, and the garbage collector
-visits it. So a compiled table keeps only the most recent ones as objects.
+A counter that compiled stores cannot represent is a Python object. It needs 300 to 600 bytes, and
+the garbage collector visits it. So a compiled table keeps only the most recent ones as objects.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _SAMPLE = 8
 
 
 class ColdCounters:
-    """Counters of shared limits by key, in packed rows."""
+    """Counters by key in packed rows; those of concurrency limits and logs cannot be rows."""
 
     def __init__(self, rows: PackedMap) -> None:
         """`rows` is an empty map."""

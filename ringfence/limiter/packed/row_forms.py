@@ -1,4 +1,4 @@
-"""Conversion of counters of shared limits to numbers in a row, and back.
+"""Conversion of counters to numbers in a row, and back.
 
 A row has the number of the counter's form, the newest window number in the row, the numbers of this
 data center, and for each other data center its number, the number of its cells and these.
@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from ringfence.limiter.reference import Counter, Scheme
+from ringfence.limiter.reference.first_hit import FirstHitWindow, FirstHitWindowScheme
 from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
 from ringfence.limiter.reference.shared import (
     Remote,
@@ -32,12 +33,8 @@ class Form(ABC):
     A counter whose newest window no longer counts may have expired; another has not.
     """
 
-    def __init__(
-        self, scheme: SharedWindowScheme | SharedBucketScheme, number: int, writers: list[str]
-    ) -> None:
+    def __init__(self, number: int) -> None:
         self.number: Final = number
-        self._windows: Final = scheme
-        self._writers = writers
         self._now = self._oldest = -1
 
     @abstractmethod
@@ -48,11 +45,79 @@ class Form(ABC):
     def counter_of(self, numbers: list[int]) -> Counter:
         """Return the counter of a row."""
 
+    @abstractmethod
+    def oldest(self, now: int) -> int:
+        """Return the number of the oldest window that still counts."""
+
     def may_have_expired(self, numbers: list[int], now: int) -> bool:
         """Whether the counter of a row may have expired, which only the counter itself knows."""
         if now != self._now:  # Most rows are examined at the same instant as the row before.
-            self._now, self._oldest = now, self._windows.numbers(now).oldest
+            self._now, self._oldest = now, self.oldest(now)
         return numbers[1] < self._oldest
+
+
+class _FixedForm(Form):
+    size = _OWN + 2
+    """Numbers of a row without those of other data centers."""
+
+    def __init__(self, scheme: FixedWindowScheme, number: int) -> None:
+        super().__init__(number)
+        self._scheme = scheme
+
+    def numbers_of(self, counter: Counter) -> list[int]:
+        assert isinstance(counter, FixedWindow)
+        window = self._scheme.number(counter.start)
+        return [self.number, window, window, counter.count]
+
+    def counter_of(self, numbers: list[int]) -> FixedWindow:
+        scheme = self._scheme
+        start, end = scheme.window(scheme.start_of(numbers[_OWN]))
+        return FixedWindow(scheme, start, end, numbers[_OWN + 1])
+
+    def oldest(self, now: int) -> int:
+        return self._scheme.number(self._scheme.window(now)[0])
+
+
+class _FirstHitForm(Form):
+    """The end of a window takes the place of its number."""
+
+    def __init__(self, scheme: FirstHitWindowScheme, number: int) -> None:
+        super().__init__(number)
+        self._scheme = scheme
+
+    def numbers_of(self, counter: Counter) -> list[int]:
+        assert isinstance(counter, FirstHitWindow)
+        return [self.number, counter.end, counter.start, counter.count]
+
+    def counter_of(self, numbers: list[int]) -> FirstHitWindow:
+        _, end, start, count = numbers
+        return FirstHitWindow(self._scheme, start, end, count)
+
+    def oldest(self, now: int) -> int:
+        return now + 1
+
+
+class _SlidingForm(Form):
+    def __init__(self, scheme: SlidingWindowScheme, number: int) -> None:
+        super().__init__(number)
+        self._scheme = scheme
+        self.size = _OWN + 1 + len(scheme.blank)
+
+    def numbers_of(self, counter: Counter) -> list[int]:
+        assert isinstance(counter, SlidingWindow)
+        return [self.number, counter.slot, counter.slot, *counter.counts]
+
+    def counter_of(self, numbers: list[int]) -> SlidingWindow:
+        return SlidingWindow(self._scheme, numbers[_OWN], tuple(numbers[_OWN + 1 : self.size]))
+
+    def oldest(self, now: int) -> int:
+        return now // self._scheme.slot_ns - self._scheme.slots
+
+
+class _SharedForm(Form):
+    def __init__(self, number: int, writers: list[str]) -> None:
+        super().__init__(number)
+        self._writers = writers
 
     def _with_remote(self, numbers: list[int], remote: Remote) -> list[int] | None:
         writers = self._writers
@@ -74,59 +139,29 @@ class Form(ABC):
         return remote
 
 
-class _FixedForm(Form):
+class _WindowForm(_SharedForm):
     def __init__(
-        self,
-        scheme: SharedWindowScheme,
-        inner: FixedWindowScheme,
-        number: int,
-        writers: list[str],
+        self, scheme: SharedWindowScheme, inner: _FixedForm | _SlidingForm, writers: list[str]
     ) -> None:
-        super().__init__(scheme, number, writers)
-        self._scheme, self._inner = scheme, inner
+        super().__init__(inner.number, writers)
+        self._scheme = scheme
+        self._inner = inner
 
     def numbers_of(self, counter: Counter) -> list[int] | None:
         assert isinstance(counter, SharedWindow)
-        own = counter.own
-        assert isinstance(own, FixedWindow)
-        window = self._inner.number(own.start)
-        return self._with_remote([self.number, window, window, own.count], counter.remote)
+        return self._with_remote(self._inner.numbers_of(counter.own), counter.remote)
 
     def counter_of(self, numbers: list[int]) -> SharedWindow:
-        _, _, window, count, *_ = numbers
-        inner = self._inner
-        own = FixedWindow(inner, *inner.window(inner.start_of(window)), count)
-        return SharedWindow(self._scheme, own, self._remote(numbers, _OWN + 2))
+        own = self._inner.counter_of(numbers)
+        return SharedWindow(self._scheme, own, self._remote(numbers, self._inner.size))
+
+    def oldest(self, now: int) -> int:
+        return self._inner.oldest(now)
 
 
-class _SlidingForm(Form):
-    def __init__(
-        self,
-        scheme: SharedWindowScheme,
-        inner: SlidingWindowScheme,
-        number: int,
-        writers: list[str],
-    ) -> None:
-        super().__init__(scheme, number, writers)
-        self._scheme, self._inner = scheme, inner
-        self._end = _OWN + 1 + len(inner.blank)
-
-    def numbers_of(self, counter: Counter) -> list[int] | None:
-        assert isinstance(counter, SharedWindow)
-        own = counter.own
-        assert isinstance(own, SlidingWindow)
-        numbers = [self.number, own.slot, own.slot, *own.counts]
-        return self._with_remote(numbers, counter.remote)
-
-    def counter_of(self, numbers: list[int]) -> SharedWindow:
-        slot, *counts = numbers[_OWN : self._end]
-        own = SlidingWindow(self._inner, slot, tuple(counts))
-        return SharedWindow(self._scheme, own, self._remote(numbers, self._end))
-
-
-class _BucketForm(Form):
+class _BucketForm(_SharedForm):
     def __init__(self, scheme: SharedBucketScheme, number: int, writers: list[str]) -> None:
-        super().__init__(scheme, number, writers)
+        super().__init__(number, writers)
         self._scheme = scheme
 
     def numbers_of(self, counter: Counter) -> list[int] | None:
@@ -146,6 +181,9 @@ class _BucketForm(Form):
         bucket.remote = self._remote(numbers, end)
         return bucket
 
+    def oldest(self, now: int) -> int:
+        return self._scheme.numbers(now).oldest
+
 
 def form_of(scheme: Scheme, number: int, writers: list[str]) -> Form | None:
     """Return the form of the counters of a scheme; None if they cannot be rows.
@@ -155,9 +193,21 @@ def form_of(scheme: Scheme, number: int, writers: list[str]) -> Form | None:
     match scheme:
         case SharedBucketScheme():
             return _BucketForm(scheme, number, writers)
-        case SharedWindowScheme(inner=FixedWindowScheme() as inner):
-            return _FixedForm(scheme, inner, number, writers)
-        case SharedWindowScheme(inner=SlidingWindowScheme() as inner):
-            return _SlidingForm(scheme, inner, number, writers)
+        case SharedWindowScheme(inner=inner):
+            own = _window_form(inner, number)
+            assert isinstance(own, _FixedForm | _SlidingForm)
+            return _WindowForm(scheme, own, writers)
+        case _:
+            return _window_form(scheme, number)
+
+
+def _window_form(scheme: Scheme, number: int) -> Form | None:
+    match scheme:
+        case FixedWindowScheme():
+            return _FixedForm(scheme, number)
+        case FirstHitWindowScheme():
+            return _FirstHitForm(scheme, number)
+        case SlidingWindowScheme():
+            return _SlidingForm(scheme, number)
         case _:
             return None

@@ -39,6 +39,7 @@ LIMITS = [
     Limit.of_ns(60, 60 * 10**9, Algorithm.SLIDING_WINDOW_LOG, soft_permille=100),
     Limit.of_ns(9, 7 * DAY_NS, Algorithm.SLIDING_WINDOW_LOG),
     Limit.of_ns(3, 40, Algorithm.CONCURRENCY),
+    Limit.of_ns(4, 60, Algorithm.FIXED_WINDOW, first_hit=True),
 ]
 COSTS = [0, 1, 1, 1, 2, 3, 7, 60, 2**33, 2**70]
 GAPS_NS = [0, 0, 1, 3, 7, 30, 100, 10**6, 10**9, 20 * 10**9, 61 * 10**9, DAY_NS, 40 * DAY_NS]

@@ -1,4 +1,4 @@
-"""Counters of shared limits in packed rows."""
+"""Counters in packed rows."""
 
 import pytest
 from hypothesis import given
@@ -25,6 +25,11 @@ LIMITS = [
     Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW, slots=6),
     Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET),
     Limit.of_ns(11, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, burst=5),
+]
+PLAIN = [
+    Limit.of_ns(100, DAY_NS, Algorithm.FIXED_WINDOW),
+    Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
+    Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW, slots=6),
 ]
 STEPS = st.lists(
     st.tuples(
@@ -73,6 +78,36 @@ def test_a_counter_is_the_same_after_it_was_a_row(
     assert cold.find(KEY) is cold.take(KEY) is None
 
 
+@pytest.mark.parametrize("limit", PLAIN, ids=str)
+@given(steps=STEPS)
+def test_a_counter_of_one_data_center_is_the_same_after_it_was_a_row(
+    limit: Limit, steps: list[tuple[str, int, int]]
+) -> None:
+    counter, now = scheme_of(limit, SlotNumbers(1)).open(NOW), NOW
+    for _, units, gap in steps:
+        now += gap
+        counter.charge(units, now, 0)
+    cold = ColdCounters(PackedMap())
+
+    assert cold.put(KEY, counter)
+
+    found = cold.find(KEY)
+    assert found is not None
+    assert parts_of(found) == parts_of(counter)
+
+
+@pytest.mark.parametrize("limit", PLAIN, ids=str)
+def test_a_row_of_one_data_center_is_removed_when_its_counter_has_expired(limit: Limit) -> None:
+    counter, now = scheme_of(limit, SlotNumbers(1)).open(NOW), NOW
+    counter.charge(1, now, 0)
+    for _ in range(9):
+        cold, rows = cold_counter(counter)
+        cold.drop_expired(now)
+        assert len(rows) == (not counter.is_expired(now))
+        now += limit.period_ns // 4
+    assert counter.is_expired(now)
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("writer", ["", "us"])
 def test_a_row_is_removed_when_its_counter_has_expired(limit: Limit, writer: str) -> None:
@@ -109,13 +144,13 @@ def test_of_a_sample_the_counter_with_the_smallest_part_in_use_is_evicted() -> N
 
 def test_counters_of_other_limits_and_of_too_many_limits_stay_objects() -> None:
     cold = ColdCounters(PackedMap())
-    plain = scheme_of(LIMITS[0], SlotNumbers(1)).open(NOW, 1)
+    slots = scheme_of(Limit.of_ns(9, DAY_NS, Algorithm.CONCURRENCY), SlotNumbers(1)).open(NOW, 1)
     counters = [
         shared_counter(Limit.of_ns(100, (1 + number) * NS_PER_SECOND), [("", 1, 0)])[0]
         for number in range(70)
     ]
 
-    assert not cold.put(KEY, plain)
+    assert not cold.put(KEY, slots)
     packed = [cold.put(b"%d" % number, counter) for number, counter in enumerate(counters)]
 
     assert packed == [True] * 64 + [False] * 6
@@ -140,6 +175,18 @@ def test_a_counter_that_does_not_fit_into_a_row_stays_an_object() -> None:
     assert not cold.put(bytes(256), counter)
     assert not cold.put(KEY, overdrawn)
     assert cold.put(KEY, counter)
+
+
+@pytest.mark.parametrize("limit", PLAIN[1:], ids=str)
+def test_a_table_keeps_only_recent_counters_of_one_data_center_as_objects(limit: Limit) -> None:
+    table = CompiledTable(limit, max_keys=10_000, secret=bytes(16), keeps_keys=True)
+    keys = [b"rule-one%06d" % number for number in range(9000)]
+    for _ in range(2):
+        for key in keys:
+            table.check(key, 1, NOW)
+
+    assert (len(table), len(table.cold)) == (9000, 9000 - 4096)
+    assert [table.used(key, NOW) for key in keys[::1000]] == [2] * 9
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
