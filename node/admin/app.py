@@ -17,9 +17,11 @@ from hashring import SHARDS
 from node.admin import dashboard, metrics, views
 from node.admin.auth import authorize
 from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, json_response
+from node.admin.lock import Lock
 from node.admin.summary import ClusterSummary
 from node.admin.throttle import Throttle
 from node.node import Node
+from ringfence import runtime
 from ringfence.rules import Descriptor, Rule
 from ringfence.settings.token_file import Scope
 from ringfence.wire import Batch, Op, Source
@@ -236,7 +238,7 @@ class _CachedResponse:
     def __init__(self, fresh_for: float, run_render: RunRender) -> None:
         self._fresh_for = fresh_for
         self._run_render = run_render
-        self._lock = trio.Lock()
+        self._lock = Lock()
         self._key: object = None
         self._made_at = -inf
         self._response: AdminResponse | None = None
@@ -248,10 +250,10 @@ class _CachedResponse:
         perhaps in another thread, and must not touch the node.
         """
         async with self._lock:
-            is_old = trio.current_time() - self._made_at >= self._fresh_for
+            is_old = runtime.current_time() - self._made_at >= self._fresh_for
             if self._response is None or key != self._key or is_old:
                 self._response = await self._run_render(prepare())
-                self._key, self._made_at = key, trio.current_time()
+                self._key, self._made_at = key, runtime.current_time()
             return self._response
 
 

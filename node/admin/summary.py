@@ -5,12 +5,13 @@ Answers are cached for about a second for all viewers. A member that does not an
 listed as missing.
 """
 
-import trio
 from msgspec import Struct, field
 
+from node.admin.lock import Lock
 from node.admin.views import Json, members_view, throttled_view
 from node.metrics.denied_keys import joined
 from node.node import Node
+from ringfence import runtime
 from ringfence.wire import MAX_THROTTLED, Throttled
 
 __all__ = ["ClusterSummary", "MemberAnswers"]
@@ -48,7 +49,7 @@ class ClusterSummary:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._lock = trio.Lock()
+        self._lock = Lock()
         self._answers: MemberAnswers | None = None
 
     async def get(self) -> Json:
@@ -73,7 +74,7 @@ class ClusterSummary:
         old."""
         async with self._lock:
             found = self._answers
-            if found is None or trio.current_time() - found.at > _FRESH:
+            if found is None or runtime.current_time() - found.at > _FRESH:
                 found = self._answers = await self._ask_members()
             return found
 
@@ -93,11 +94,11 @@ class ClusterSummary:
         rows = node.queries.members(1).members
         others = [row.name for row in rows if row.state not in _GONE and row.name != node.name]
         asked = [node.name, *others[: _MAX_ASKED - 1]]
-        with trio.move_on_after(_ANSWER_TIMEOUT):
-            async with trio.open_nursery() as nursery:
+        with runtime.move_on_after(_ANSWER_TIMEOUT):
+            async with runtime.open_task_group() as tasks:
                 for name in asked:
-                    nursery.start_soon(ask_figures, name)
-                    nursery.start_soon(ask_list, name)
+                    tasks.start_soon(ask_figures, name)
+                    tasks.start_soon(ask_list, name)
         found.missing = [name for name in asked if name not in found.lists]
-        found.at = trio.current_time()
+        found.at = runtime.current_time()
         return found

@@ -4,7 +4,8 @@ from collections import deque
 from math import inf
 from typing import Generic, TypeVar
 
-import trio
+from node.admin.lock import Lock
+from ringfence import runtime
 
 __all__ = ["FairQueue", "Throttle"]
 
@@ -20,15 +21,15 @@ class Throttle:
         self._tolerance = (burst - 1) / rate
         self._next = 0.0
         """Time of the next step at the plain rate, without bursts."""
-        self._turns = trio.Lock()
+        self._turns = Lock()
 
     async def turn(self) -> None:
         """Wait until the rate limit admits one more step."""
         async with self._turns:
-            self._next = max(self._next, trio.current_time())
-            wait = self._next - self._tolerance - trio.current_time()
+            self._next = max(self._next, runtime.current_time())
+            wait = self._next - self._tolerance - runtime.current_time()
             if wait > 0:
-                await trio.sleep(wait)
+                await runtime.sleep(wait)
             self._next += self._interval
 
 
