@@ -67,6 +67,10 @@ class Final:
     problems: list[str] = field(default_factory=list)
     """Descriptions of what had not converged."""
     bugs: list[str] = field(default_factory=list)
+    statistics: list[str] = field(default_factory=list)
+    """Differences between the statistics of nodes and the answers of clients."""
+    views: list[str] = field(default_factory=list)
+    """Differences between the views of the admin ports and the cluster."""
     read_from: float | None = None
     """When the reading of the counters began; None if it took no time."""
     broken: BrokenConnections = field(default_factory=BrokenConnections)
@@ -112,6 +116,8 @@ class Invariants:
         """Return all violations, except those about slots of concurrency limits."""
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
+        found += [Violation("statistics", end, text) for text in final.statistics]
+        found += [Violation("views", end, text) for text in final.views]
         self._excuses = Excuses(
             *(self._seen, final.disturbances, final.broken, final.holders),
             longest_queue_s=final.longest_queue_s,

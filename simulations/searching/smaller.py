@@ -26,7 +26,10 @@ _Rules: TypeAlias = dict[str, list[dict[str, object]]]
 """A rule file with its descriptors; other parts are strings."""
 _Fewer: TypeAlias = Generator[Scenario, bool, Sequence[Item]]
 
-_AT_THE_END = ("convergence", "agreement", "lost_hits", "invented_hits", "slot_leak", "deadline")
+_AT_THE_END = (
+    *("convergence", "agreement", "lost_hits", "invented_hits", "slot_leak", "deadline"),
+    *("statistics", "views"),
+)
 """Invariants about the end of a run, which hold only after enough seconds of calm."""
 _SHORT_S = (0.3, 1.0, 3.0)
 """Durations of faults that are tried."""

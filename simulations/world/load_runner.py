@@ -21,6 +21,7 @@ from simulations.scenarios.scenario import CHARGED, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import DOMAIN, NamedRules, descriptors_of
+from simulations.world.operating.statistics import Tally
 
 __all__ = ["LoadRunner"]
 
@@ -44,6 +45,9 @@ class LoadRunner:
         self.ledger = Ledger()
         self.held = HoldLedger()
         self.usage = Usage()
+        self.tally: Tally | None = None
+        """Answers since the statistics of the nodes count; None before."""
+        self._rules = rules
         self._features = {name: features_of_rule(rule) for name, rule in rules.limited().items()}
         self._scenario = scenario
         self._seed = seed
@@ -158,6 +162,7 @@ class LoadRunner:
         else:
             decision = await limiter.check(DOMAIN, {load.rule: key}, cost)
         ledger.answered(number)
+        self._count(load, key, decision)
         rows = [self._row(asked_at, arrival, status, probe) for status in decision.statuses]
         for name, row in zip(load.names, rows, strict=True):
             if row.allowed and not decision.allowed:
@@ -186,6 +191,7 @@ class LoadRunner:
         )
         for number, key, decision in zip(numbers, keys, decisions, strict=True):
             ledger.answered(number)
+            self._count(load, key, decision)
             each = replace(arrival, key=key)
             ledger.add(load.rule, self._row(asked_at, each, decision.statuses[0]))
         allowed = sum(decision.allowed for decision in decisions)
@@ -223,6 +229,7 @@ class LoadRunner:
         else:
             decision = await limiter.peek(DOMAIN, descriptors_of(load, key)[:1])
         ledger.answered(number)
+        self._count(load, key, decision)
         # A peek answers for a check of cost 1.
         row = self._row(asked_at, replace(arrival, cost=1), decision.statuses[0])
         ledger.add(load.rule, dataclasses.replace(row, is_uncounted=True))
@@ -240,6 +247,8 @@ class LoadRunner:
             target = descriptors_of(load, key)[:1]
             decision = await limiter.charge(DOMAIN, target, arrival.cost)
         ledger.answered(number)
+        if self.tally is not None:
+            self.tally.add_charge(decision.statuses[0])
         row = self._row(asked_at, arrival, decision.statuses[0])
         ledger.add(
             load.rule, dataclasses.replace(row, allowed=True, retry_after=None, is_charge=True)
@@ -285,6 +294,16 @@ class LoadRunner:
             delay=status.delay,
             remaining=status.remaining,
         )
+
+    def _count(self, load: Load, key: str, decision: Decision) -> None:
+        """Count the answers of all counters of a check, as the statistics of nodes do."""
+        if self.tally is None:
+            return
+        for name, status in zip(load.names, decision.statuses, strict=False):
+            label = self._rules.label(name)
+            match = self._rules.match(name, key)
+            if match is not None and label not in self._rules.repeated:
+                self.tally.add(label, match.key.hex(), status, is_admitted=decision.allowed)
 
     def _note(self, load: Load, arrival: Arrival, what: str, decision: Decision) -> None:
         what = f"{load.rule}={arrival.key} {arrival.cost} {what} {decision.source.name}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.limiter import Algorithm
 from ringfence.rules import (
     Descriptor,
     Match,
@@ -22,6 +23,8 @@ from simulations.scenarios.scenario import Load
 __all__ = ["DOMAIN", "NamedRules", "descriptors_of"]
 
 DOMAIN = "sim"
+_CARRIED = "(no rule here)"
+"""Name of all limits in requests in the statistics of nodes."""
 
 
 class NamedRules:
@@ -40,8 +43,21 @@ class NamedRules:
             raise ValueError(
                 f"keys of loads must be one of {', '.join(sorted(known))}, got {', '.join(unknown)}"
             )
+        self.repeated = [
+            self.label(rule.path[-1][0])
+            for rule in rules.rules()
+            if rule.scope == "split"
+            or (rule.limit is not None and rule.limit.algorithm is Algorithm.CONCURRENCY)
+        ]
+        """Names, as of `label`, of rules whose checks nodes may decide several times: callers that
+        wait for a slot ask again, and data centers borrow units of a split limit."""
         self.names = list(names)
         """Names of the rules, in the order of the loads."""
+
+    @property
+    def in_file(self) -> list[str]:
+        """Return the names of the rules that are in the file."""
+        return [name for name in self.names if name not in self._carrying]
 
     def limited(self) -> dict[str, Rule]:
         """Return the rules that limit requests, by name."""
@@ -61,6 +77,10 @@ class NamedRules:
         """Return the rule that limits a key; None if no rule does."""
         match = self.match(name, key)
         return None if match is None or match.rule.limit is None else match.rule
+
+    def label(self, name: str) -> str:
+        """Return the name that the statistics of nodes have for a rule."""
+        return _CARRIED if name in self._carrying else f"{DOMAIN} > {name}"
 
     async def peek(self, limiter: Limiter, name: str, key: str) -> Decision:
         """Peek at the counter of a key."""

@@ -28,10 +28,13 @@ from simulations.scenarios.scenario import Fault, Scenario
 from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.observer import Observer
+from simulations.world.operating.admin_views import wrong_views
+from simulations.world.operating.operator import Operator
+from simulations.world.operating.statistics import Tally, wrong_statistics
 from simulations.world.over_limit import worst_excess
 from simulations.world.watches.membership_watch import detection_bound
 from simulations.world.watches.settling_watch import SettlingWatch
-from simulations.world.world import World
+from simulations.world.world import OPERATOR, World
 
 __all__ = ["CLIENTS_PER_DATACENTER", "Progress", "simulate"]
 
@@ -39,6 +42,10 @@ CLIENTS_PER_DATACENTER = 2
 _MAX_KEYS_READ = 300
 _MOST_AWAY = 3
 """Nodes that may be away from a cluster at once, for the owners that a key may have."""
+_MOST_PORTS = 20
+"""Nodes of a cluster above which no operator reads their admin ports, to save time."""
+_REPLICATED_S = 1.5
+"""Seconds after the last check until its counter is replicated and no cached view is left."""
 _RETURN_S = 10.0
 """Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
@@ -81,6 +88,9 @@ class _Run:
             self._ledger, self._held = runner.ledger, runner.held
             observer = Observer(hosts, self._ledger)
             self._settling = SettlingWatch(hosts)
+            self._operator = Operator(hosts, OPERATOR)
+            if not (scenario.faults or scenario.network.resets):
+                self._start_counting(runner)
             async with runtime.open_task_group() as load:
                 load.start_soon(observer.run)
                 load.start_soon(world.watch.run)
@@ -92,17 +102,45 @@ class _Run:
                 await self._wait_until_calm()
                 if scenario.calm_load:
                     in_ring = hosts.in_ring()
+                    self._start_counting(runner)
                     load.start_soon(runner.run, scenario.calm_load_from, scenario.calm_load)
                     await runtime.sleep(hosts.began + scenario.read_at - runtime.current_time())
                     while in_ring != (now := hosts.in_ring()):
                         in_ring = now  # Flap damping ended; the ring has just changed.
                         await runtime.sleep(_RETURN_S)
                     await self._wait_for_refutations()
+                statistics = await self._wrong_statistics(runner)
                 final = await self._read_final_state()
+                final.statistics = statistics
+                if not final.problems:
+                    final.views = await self._wrong_views()
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
             self._finish(observer, final)
             tasks.cancel_scope.cancel()
+
+    def _start_counting(self, runner: LoadRunner) -> None:
+        """Make the nodes and the load runner count all decisions from now on."""
+        if len(self._world.hosts.names()) <= _MOST_PORTS and not self._operator.names:
+            self._operator.open_ports()
+            runner.tally = Tally()
+
+    async def _wrong_statistics(self, runner: LoadRunner) -> list[str]:
+        """Compare the statistics of nodes with the answers of clients, if no fault was active."""
+        if runner.tally is None:
+            return []
+        published = await self._operator.read_statistics()
+        return wrong_statistics(runner.tally, published, self._rules.repeated)
+
+    async def _wrong_views(self) -> list[str]:
+        """Compare the views of the admin ports with the cluster."""
+        hosts, operator = self._world.hosts, self._operator
+        if len(hosts.names()) > _MOST_PORTS or not hosts.running():
+            return []
+        if not operator.names:
+            operator.open_ports()
+        await runtime.sleep(_REPLICATED_S)
+        return await wrong_views(operator, hosts, self._rules, self._ledger, self._scenario)
 
     async def _start_cluster(self) -> None:
         await self._world.start_cluster()

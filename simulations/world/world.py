@@ -39,16 +39,24 @@ from simulations.world.plain_datagrams import PlainDatagrams
 from simulations.world.watches.membership_watch import MembershipWatch
 from simulations.world.watches.shard_watch import ShardWatch
 
-__all__ = ["World"]
+__all__ = ["OPERATOR", "World"]
 
 _APP, _SECRET = "app", b"secret of the application"
 """Name and secret of the token of all clients."""
 _OPEN_ACCESS = Access(cluster="ringfence", is_open=True)
+_OPERATOR, _OPERATOR_SECRET = "operator", b"secret of the operator"
 _ACCESS = Access(
     cluster="ringfence",
-    tokens={_APP: TokenEntry(token_digest(_SECRET), frozenset([Scope.CHECK]))},
+    tokens={
+        _APP: TokenEntry(token_digest(_SECRET), frozenset([Scope.CHECK])),
+        _OPERATOR: TokenEntry(
+            token_digest(_OPERATOR_SECRET), frozenset([Scope.OBSERVE, Scope.ADMIN])
+        ),
+    },
 )
 """Access of clients whose tokens lack the scope `refund`."""
+OPERATOR = f"{_OPERATOR}.{_OPERATOR_SECRET.hex()}"
+"""Token of the operator."""
 _JITTER = 0.0001
 _HEDGE_AFTER = 0.1
 """Seconds after which clients also ask the standby, as gateways do."""
