@@ -34,6 +34,7 @@ _COUNTERS = {
     "cells_lost": "cells_lost",
     "digest_repaired": "digests_differed",
     "cells_refused": "cells_refused",
+    "units_lent": "leases",
 }
 
 _SEALED_ONLY = ("replay_rejected",)

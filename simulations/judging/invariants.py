@@ -69,6 +69,8 @@ class Final:
     bugs: list[str] = field(default_factory=list)
     statistics: list[str] = field(default_factory=list)
     """Differences between the statistics of nodes and the answers of clients."""
+    lending: list[str] = field(default_factory=list)
+    """Wrong answers and counts while clients borrow units."""
     views: list[str] = field(default_factory=list)
     """Differences between the views of the admin ports and the cluster."""
     read_from: float | None = None
@@ -117,6 +119,7 @@ class Invariants:
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
         found += [Violation("statistics", end, text) for text in final.statistics]
+        found += [Violation("lending", end, text) for text in final.lending]
         found += [Violation("views", end, text) for text in final.views]
         self._excuses = Excuses(
             *(self._seen, final.disturbances, final.broken, final.holders),

@@ -20,7 +20,7 @@ from simulations.scenarios.generate_loads import (
     generate_overrides,
     with_refunds,
 )
-from simulations.scenarios.generate_rules import generate_rules
+from simulations.scenarios.generate_rules import generate_lent_rule, generate_rules
 from simulations.scenarios.scenario import Args, Fault, Level, Network, Scenario
 from simulations.scenarios.seeds import stream
 
@@ -79,6 +79,7 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
         resets=random.choice((0.0, 0.0, 0.0, 10.0)),
     )
     rules = generate_rules(stream(seed, "rules", level), datacenters)
+    rules += generate_lent_rule(stream(seed, "lent rule", level))
     parsed, seconds = load_text(rules).rules.rules(), _LOAD_S[level]
     loads = generate_loads(parsed, seconds, stream(seed, "loads", level))
     loads += generate_overrides(parsed, seconds, stream(seed, "overrides", level))

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TypeAlias
 
-__all__ = ["generate_rules"]
+__all__ = ["LENT_RULE", "generate_lent_rule", "generate_rules"]
 
 _Fields: TypeAlias = dict[str, str | int]
 _Options: TypeAlias = Callable[[_Fields, Random], None]
 
+LENT_RULE = "lent"
+"""Name of the rule whose units clients borrow at the end of a run."""
 _ALWAYS = """\
 domain: sim
 descriptors:
@@ -36,6 +38,9 @@ _GOSSIPED_PERIODS = ("5s", "10s", "10s", "30s", "1 minute", "1 day")
 _AMOUNTS = (1, 3, 5, 8, 12, 20)
 _SPLIT_AMOUNTS = (6, 9, 20)
 """Amounts of limits of which each data center has a part of at least 2."""
+_LENT_AMOUNTS = (200, 300, 500)
+"""Amounts of the limit that is lent; nodes lend no units of a limit below 128."""
+_LENT_ALGORITHMS = ("sliding_window", "sliding_window_log", "fixed_window", "token_bucket")
 _SLOTS = (2, 5, 10)
 """Numbers of parts of a window; each divides all periods."""
 _TIME_ZONES = ("UTC", "Europe/Zurich", "Asia/Kolkata", "America/Los_Angeles")
@@ -55,6 +60,15 @@ def generate_rules(random: Random, datacenters: int) -> str:
         text += f"    {mode}: true\n" * bool(mode)
         text += f"    rate_limit: {{{words}}}\n"
     return text
+
+
+def generate_lent_rule(random: Random) -> str:
+    """Generate the rule whose units are lent; no unit expires during a run."""
+    amount, algorithm = random.choice(_LENT_AMOUNTS), random.choice(_LENT_ALGORITHMS)
+    return (
+        f"  - key: {LENT_RULE}\n    rate_limit: "
+        f"{{unit: day, requests_per_unit: {amount}, algorithm: {algorithm}}}\n"
+    )
 
 
 def _limit(random: Random, scope: Mapping[str, str]) -> _Fields:

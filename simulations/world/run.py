@@ -24,11 +24,14 @@ from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.faults.arguments import check
 from simulations.scenarios.faults.injection import apply
+from simulations.scenarios.generate_rules import LENT_RULE
 from simulations.scenarios.scenario import Fault, Scenario
+from simulations.scenarios.seeds import stream
 from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.observer import Observer
 from simulations.world.operating.admin_views import wrong_views
+from simulations.world.operating.lending import Lending
 from simulations.world.operating.operator import Operator
 from simulations.world.operating.statistics import Tally, wrong_statistics
 from simulations.world.over_limit import worst_excess
@@ -113,7 +116,9 @@ class _Run:
                 final = await self._read_final_state()
                 final.statistics = statistics
                 if not final.problems:
+                    final.lending = await self._wrong_lending()
                     final.views = await self._wrong_views()
+                final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
             self._finish(observer, final)
@@ -131,6 +136,23 @@ class _Run:
             return []
         published = await self._operator.read_statistics()
         return wrong_statistics(runner.tally, published, self._rules.repeated)
+
+    async def _wrong_lending(self) -> list[str]:
+        """Let clients borrow units of the rule for it, if the file has it."""
+        world, hosts = self._world, self._world.hosts
+        rules = {rule.path[-1][0]: rule for rule in world.rules.rules()}
+        rule = rules.get(LENT_RULE)
+        if rule is None or rule.limit is None or not self._operator.names:
+            return []
+        random = stream(self._seed, "lending")
+        where = random.choice(hosts.clients).datacenter
+        first, second = [await world.connect_borrower(where, number) for number in range(2)]
+        operator = await world.connect_operator(where)
+        lending = Lending(
+            *((first, second), operator, rule.limit.amount, random),
+            *(self._operator.read_statistics, world.disconnect),
+        )
+        return await lending.run(is_bounded=self._scenario.bounded_refunds)
 
     async def _wrong_views(self) -> list[str]:
         """Compare the views of the admin ports with the cluster."""
@@ -202,7 +224,6 @@ class _Run:
                             break
                     else:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
-        final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
         final.broken = self._read_broken_connections()
         final.longest_queue_s = world.longest_queue_s
         final.disturbances, final.holders = self._settling.disturbances, self._settling.holders

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from math import inf
+from random import Random
 
 from msgspec.structs import replace
 
@@ -50,7 +51,7 @@ _ACCESS = Access(
     tokens={
         _APP: TokenEntry(token_digest(_SECRET), frozenset([Scope.CHECK])),
         _OPERATOR: TokenEntry(
-            token_digest(_OPERATOR_SECRET), frozenset([Scope.OBSERVE, Scope.ADMIN])
+            token_digest(_OPERATOR_SECRET), frozenset([Scope.CHECK, Scope.RESET, Scope.OBSERVE])
         ),
     },
 )
@@ -281,18 +282,44 @@ class World:
     # -- clients -------------------------------------------------------------------------------
 
     async def connect(self, datacenter: str) -> None:
-        """Start an application with an embedded client in a data center."""
+        """Start an application with an embedded client in a data center, for the loads."""
         number = len(self.hosts.clients)
-        name = f"client-{number}"
+        random = stream(self._seed, "client", number)
+        client = await self._connect(f"client-{number}", datacenter, (_APP, _SECRET), random)
+        self.hosts.clients.append(client)
+
+    async def connect_borrower(self, datacenter: str, number: int) -> Client:
+        """Start a client that may borrow units of limits, besides those of the loads."""
+        name, random = f"borrower-{number}", stream(self._seed, "borrower", number)
+        return await self._connect(name, datacenter, (_APP, _SECRET), random, use_leases=True)
+
+    async def connect_operator(self, datacenter: str) -> Client:
+        """Start a client with the token of the operator."""
+        token = _OPERATOR, _OPERATOR_SECRET
+        random = stream(self._seed, "operator")
+        return await self._connect("operator", datacenter, token, random)
+
+    def disconnect(self, client: Client) -> None:
+        """Cut a client off from the network, as if its process was killed."""
+        self._network.crash(client.address)
+
+    async def _connect(
+        self,
+        name: str,
+        datacenter: str,
+        token: tuple[str, bytes],
+        random: Random,
+        *,
+        use_leases: bool = False,
+    ) -> Client:
         address = (name, 1)
         transport = self._network.transport(address, on_bug=self.bugs.append)
         near = [host for host in self.hosts.by_name.values() if host.datacenter == datacenter]
-        random = stream(self._seed, "client", number)
         cluster = Cluster(
             transport,
             [host.address for host in near],
-            Hello(Role.CLIENT, _APP, _SECRET, random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_HEDGE_AFTER),
+            Hello(Role.CLIENT, *token, random.getrandbits(64)),
+            ClusterSettings(datacenter=datacenter, use_leases=use_leases, hedge_after=_HEDGE_AFTER),
             HostClock(clock()),
             random,
             None,
@@ -302,7 +329,7 @@ class World:
         await self._tasks.start(cluster.run)
         await cluster.wait_joined(10.0)
         limiter = Limiter(cluster, local_cache=cluster.local_cache)
-        self.hosts.clients.append(Client(datacenter, address, cluster, limiter))
+        return Client(datacenter, address, cluster, limiter)
 
     # -- observation --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ringfence.client.decision import Status
 
-__all__ = ["Published", "Tally", "wrong_statistics"]
+__all__ = ["Published", "Tally", "wrong_decisions", "wrong_statistics"]
 
 _MOST_REPORTED = 5
 """Most reported differences of one run."""
@@ -69,18 +69,19 @@ def wrong_statistics(tally: Tally, published: Published, repeated: Collection[st
     Their answers are not in the tally.
     """
     found = [
-        *_wrong_decisions(tally.decisions, published.decisions, repeated),
+        *wrong_decisions(tally.decisions, published.decisions, repeated),
         *_wrong_denials(tally.denied, published),
         *_wrong_counters(tally, published),
     ]
     return found[:_MOST_REPORTED]
 
 
-def _wrong_decisions(
+def wrong_decisions(
     received: Mapping[tuple[str, str, str], int],
     published: Mapping[tuple[str, str, str], int],
-    repeated: Collection[str],
+    repeated: Collection[str] = (),
 ) -> Iterator[str]:
+    """Describe differences between the decisions that clients received and that nodes published."""
     there, here = _by_result(received), _by_result(published)
     for rule, source in sorted({*there, *here}):
         answers, counts = there.get((rule, source), {}), here.get((rule, source), {})
