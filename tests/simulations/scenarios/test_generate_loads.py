@@ -19,7 +19,9 @@ def test_every_generated_rule_has_a_load() -> None:
         rules = {line.split()[-1] for line in case.rules.splitlines() if "- key:" in line}
         used = {load.rule for load in case.loads} | {holds.rule for holds in case.holds}
 
-        assert rules - {"job", "world", "lent"} <= used <= rules | {"adhoc", "override", "override1"}
+        assert (
+            rules - {"job", "world", "lent"} <= used <= rules | {"adhoc", "override", "override1"}
+        )
 
 
 def test_some_requests_are_peeks_charges_or_refunded_and_some_cost_more_than_one() -> None:

@@ -69,15 +69,22 @@ def test_other_numbers_are_wrong(statistics):
     ("listed", "is_right"), [((1, 0), True), ((3, 2), True), ((3, 1), False), ((0, 0), False)]
 )
 def test_a_listed_key_has_its_denials_within_the_error(listed, is_right):
-    statistics = published({"aa": listed}, allowed=1, denied=1)
+    statistics = published({"aa": listed, "bb": (1, 0)}, allowed=1, denied=1)
 
     assert (wrong(tally_of(ALLOWED, DENIED), statistics) == []) is is_right
+
+
+def test_a_key_may_lack_denials_that_clients_have_reported_without_keys():
+    tally = tally_of(DENIED, DENIED)
+
+    assert wrong(tally, published({"aa": (1, 0)}, denied=2)) == []
+    assert wrong(tally, published({"aa": (1, 0), "bb": (1, 0)}, denied=2))
 
 
 def test_a_key_may_be_missing_only_from_a_list_that_is_not_exact():
     tally = tally_of(DENIED)
 
-    assert wrong(tally, published({}, denied=1))
+    assert wrong(tally, published({"bb": (1, 0)}, denied=1))
     assert wrong(tally, published({"bb": (7, 6)}, denied=1)) == []
 
 
