@@ -23,6 +23,7 @@ _CHILD = Path(__file__).with_name("child.py")
 _COMPILED = (
     "hashring._compiled",
     "node.requests.refunds._recent_charges",
+    "node.shards._packed_rows",
     "ringfence.client.requests._check_ops",
 )
 _SILENT_S = 150.0
