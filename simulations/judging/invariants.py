@@ -39,7 +39,7 @@ from simulations.reporting.outcome import Violation
 from simulations.reporting.over_bound import OverBound
 from simulations.scenarios.scenario import Scenario
 
-__all__ = ["Final", "Invariants"]
+__all__ = ["MAX_FAILURES", "Final", "Invariants"]
 
 _MAX_OUTAGES = 10
 """Most reported violations of the law that owners decide."""
@@ -53,7 +53,7 @@ _DEADLINE_S = 3.5
 """Seconds in which each check must have an answer: two time-outs of a busy owner, then the
 standby's answer."""
 
-_MAX_FAILURES = 2
+MAX_FAILURES = 2
 """Simultaneous failures in a data center above which lost and double-counted hits are not checked.
 """
 
@@ -69,6 +69,8 @@ class Final:
     bugs: list[str] = field(default_factory=list)
     statistics: list[str] = field(default_factory=list)
     """Differences between the statistics of nodes and the answers of clients."""
+    replicas: list[str] = field(default_factory=list)
+    """Replicas of standbys that differ from the counters of their owners."""
     lending: list[str] = field(default_factory=list)
     """Wrong answers and counts while clients borrow units."""
     views: list[str] = field(default_factory=list)
@@ -119,6 +121,7 @@ class Invariants:
         found = [Violation("convergence", end, text) for text in final.problems]
         found += [Violation("bug", end, text) for text in final.bugs]
         found += [Violation("statistics", end, text) for text in final.statistics]
+        found += [Violation("replicas", end, text) for text in final.replicas]
         found += [Violation("lending", end, text) for text in final.lending]
         found += [Violation("views", end, text) for text in final.views]
         self._excuses = Excuses(
@@ -327,7 +330,7 @@ class Invariants:
             (each.at - REPLICATION_LAG_S, each.at) for each in self._faults if each.verb == "stall"
         ]
         found: list[Violation] = []
-        unsafe = overwhelmed(self._seen, failures=_MAX_FAILURES) | emptied(self._seen)
+        unsafe = overwhelmed(self._seen, failures=MAX_FAILURES) | emptied(self._seen)
         for name in ledger.rules():
             limit = rules[name].limit
             assert limit is not None

@@ -13,10 +13,10 @@ from time import perf_counter
 from hashring import SHARDS, Ring, View, shard_of
 from ringfence import runtime
 from ringfence.wire import Source
-from simulations.judging.allowed_loss import hosts_of
+from simulations.judging.allowed_loss import emptied, hosts_of, overwhelmed
 from simulations.judging.broken_connections import BrokenConnections, Deciders
 from simulations.judging.coverage import count_marks
-from simulations.judging.invariants import Final, Invariants
+from simulations.judging.invariants import MAX_FAILURES, Final, Invariants
 from simulations.judging.pairs import pairs_met
 from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
@@ -33,6 +33,7 @@ from simulations.world.observer import Observer
 from simulations.world.operating.admin_views import wrong_views
 from simulations.world.operating.lending import Lending
 from simulations.world.operating.operator import Operator
+from simulations.world.operating.replicas import wrong_replicas
 from simulations.world.operating.statistics import Tally, wrong_statistics
 from simulations.world.over_limit import worst_excess
 from simulations.world.watches.membership_watch import detection_bound
@@ -116,6 +117,8 @@ class _Run:
                 final = await self._read_final_state()
                 final.statistics = statistics
                 if not final.problems:
+                    await runtime.sleep(_REPLICATED_S)
+                    final.replicas = self._wrong_replicas()
                     final.lending = await self._wrong_lending()
                     final.views = await self._wrong_views()
                 final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
@@ -153,6 +156,12 @@ class _Run:
             *(self._operator.read_statistics, world.disconnect),
         )
         return await lending.run(is_bounded=self._scenario.bounded_refunds)
+
+    def _wrong_replicas(self) -> list[str]:
+        """Compare the replicas with the counters of their owners."""
+        scenario = self._scenario
+        unsafe = overwhelmed(scenario, failures=MAX_FAILURES) | emptied(scenario)
+        return wrong_replicas(self._world.hosts, self._rules, self._ledger, unsafe)
 
     async def _wrong_views(self) -> list[str]:
         """Compare the views of the admin ports with the cluster."""
