@@ -27,10 +27,12 @@ from simulations.scenarios.faults.injection import apply
 from simulations.scenarios.generate_rules import LENT_RULE
 from simulations.scenarios.scenario import Fault, Scenario
 from simulations.scenarios.seeds import stream
+from simulations.world.hosts import Client
 from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.observer import Observer
 from simulations.world.operating.admin_views import wrong_views
+from simulations.world.operating.key_rotation import wrong_rotation
 from simulations.world.operating.lending import Lending
 from simulations.world.operating.operator import Operator
 from simulations.world.operating.replicas import wrong_replicas
@@ -50,6 +52,8 @@ _MOST_PORTS = 20
 """Nodes of a cluster above which no operator reads their admin ports, to save time."""
 _REPLICATED_S = 1.5
 """Seconds after the last check until its counter is replicated and no cached view is left."""
+_ROTATED = 0.3
+"""Share of the runs with tokens in which the cluster key changes at the end."""
 _RETURN_S = 10.0
 """Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
@@ -80,6 +84,8 @@ class _Run:
         self._outcome = outcome
         self._progress = progress
         self._events = Events()
+        self._closing_clients: tuple[Client, Client] | None = None
+        """Clients of the lending: one that has borrowed units, and one that resets counters."""
 
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:
@@ -121,6 +127,7 @@ class _Run:
                     final.replicas = self._wrong_replicas()
                     final.lending = await self._wrong_lending()
                     final.views = await self._wrong_views()
+                    final.rotation = await self._wrong_rotation()
                 final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
@@ -155,7 +162,17 @@ class _Run:
             *((first, second), operator, rule.limit.amount, random),
             *(self._operator.read_statistics, world.disconnect),
         )
+        self._closing_clients = second, operator
         return await lending.run(is_bounded=self._scenario.bounded_refunds)
+
+    async def _wrong_rotation(self) -> list[str]:
+        """Rotate the keys of some clusters with tokens, after clients have borrowed units."""
+        if self._closing_clients is None or not self._scenario.bounded_refunds:
+            return []
+        random = stream(self._seed, "rotation")
+        if random.random() >= _ROTATED:
+            return []
+        return await wrong_rotation(self._world, *self._closing_clients, random)
 
     def _wrong_replicas(self) -> list[str]:
         """Compare the replicas with the counters of their owners."""

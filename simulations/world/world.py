@@ -40,24 +40,30 @@ from simulations.world.plain_datagrams import PlainDatagrams
 from simulations.world.watches.membership_watch import MembershipWatch
 from simulations.world.watches.shard_watch import ShardWatch
 
-__all__ = ["OPERATOR", "World"]
+__all__ = ["OPERATOR", "RESETTER", "World"]
 
 _APP, _SECRET = "app", b"secret of the application"
 """Name and secret of the token of all clients."""
 _OPEN_ACCESS = Access(cluster="ringfence", is_open=True)
 _OPERATOR, _OPERATOR_SECRET = "operator", b"secret of the operator"
+"""Name and secret of the token with which an operator reads the admin ports."""
+_RESETTER, _RESETTER_SECRET = "resetter", b"secret of the resetter"
+"""Name and secret of the token with which an operator resets counters."""
 _ACCESS = Access(
     cluster="ringfence",
     tokens={
         _APP: TokenEntry(token_digest(_SECRET), frozenset([Scope.CHECK])),
-        _OPERATOR: TokenEntry(
-            token_digest(_OPERATOR_SECRET), frozenset([Scope.CHECK, Scope.RESET, Scope.OBSERVE])
+        _OPERATOR: TokenEntry(token_digest(_OPERATOR_SECRET), frozenset([Scope.OBSERVE])),
+        _RESETTER: TokenEntry(
+            token_digest(_RESETTER_SECRET), frozenset([Scope.CHECK, Scope.RESET])
         ),
     },
 )
 """Access of clients whose tokens lack the scope `refund`."""
 OPERATOR = f"{_OPERATOR}.{_OPERATOR_SECRET.hex()}"
-"""Token of the operator."""
+"""Token with which an operator reads the admin ports."""
+RESETTER = _RESETTER
+"""Name of the token of `World.connect_operator`."""
 _JITTER = 0.0001
 _HEDGE_AFTER = 0.1
 """Seconds after which clients also ask the standby, as gateways do."""
@@ -81,6 +87,8 @@ class World:
         self.bugs: list[Exception] = []
         self._past: Counter[str] = Counter()
         """Counters of nodes that have ended."""
+        self._access = _ACCESS if scenario.bounded_refunds else _OPEN_ACCESS
+        """Keys and tokens of all nodes."""
         self._seed = seed
         self._tasks = tasks
         self._datagrams = PlainDatagrams() if scenario.level == "core" else None
@@ -150,7 +158,7 @@ class World:
                 datacenter=host.datacenter,
                 zone=host.zone,
             ),
-            _ACCESS if self.scenario.bounded_refunds else _OPEN_ACCESS,
+            self._access,
             self._rules_of(host),
             clock=host.clock,
             random=stream(self._seed, "node", host.name, host.lives),
@@ -266,6 +274,16 @@ class World:
             assert host.node is not None
             host.node.change_rules(self._rules_of(host))
 
+    def change_access(self, host: Host, keys: tuple[bytes, ...], without: str = "") -> int:
+        """Change the cluster keys of a node, and of nodes that start later; remove a token.
+
+        Returns the number of connections of the node that ended.
+        """
+        tokens = {name: entry for name, entry in _ACCESS.tokens.items() if name != without}
+        self._access = replace(self._access, cluster_keys=keys, tokens=tokens)
+        assert host.node is not None
+        return host.node.change_access(self._access)
+
     def _rules_of(self, host: Host) -> RuleSet:
         return _scaled(self.named_rules.in_force, host.limits_part)
 
@@ -294,8 +312,8 @@ class World:
         return await self._connect(name, datacenter, (_APP, _SECRET), random, use_leases=True)
 
     async def connect_operator(self, datacenter: str) -> Client:
-        """Start a client with the token of the operator."""
-        token = _OPERATOR, _OPERATOR_SECRET
+        """Start a client that may reset counters."""
+        token = _RESETTER, _RESETTER_SECRET
         random = stream(self._seed, "operator")
         return await self._connect("operator", datacenter, token, random)
 

@@ -63,8 +63,10 @@ class Operator:
         return found if response.status == 200 else {}
 
     async def read_metrics(self, name: str) -> Samples:
-        """Return the metrics of a node: values by name and labels."""
+        """Return the metrics of a node: values by name and labels; empty if it refuses."""
         response = await self.request(name, "/metrics")
+        if response.status != 200:
+            return {}
         return {
             (sample.name, *(sample.labels[label] for label in sorted(sample.labels))): sample.value
             for family in text_string_to_metric_families(response.body.decode())

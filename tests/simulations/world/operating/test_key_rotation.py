@@ -1,0 +1,66 @@
+"""Rotation of the cluster key: wrong reloads of keys and tokens are noticed."""
+
+import pytest
+
+from gossip.datagrams.seal import Seal
+from node.config.access import Access
+from node.requests.sessions.open_sessions import OpenSessions
+from ringfence.wire import Role, node_proof
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.generate_rules import generate_lent_rule
+from simulations.scenarios.scenario import Load, Scenario
+from simulations.scenarios.seeds import stream
+from simulations.world import run
+from simulations.world.run import simulate
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    monkeypatch.setattr(run, "_ROTATED", 1.0)
+
+
+def violated(level="node", seed=1):
+    case = Scenario(
+        "rotation",
+        "for a test",
+        level=level,
+        seconds=2.0,
+        calm=8.0,
+        rules=RULES + generate_lent_rule(stream(seed, "rule")),
+        loads=(Load(rule="exact", per_second=5, keys=4),),
+        bounded_refunds=True,
+    )
+    return {each.property for each in simulate(case, seed, "a command").violations}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("level", ["core", "node"])
+def test_a_rotation_disturbs_nobody(level, seed):
+    assert violated(level, seed) == set()
+
+
+def test_datagrams_with_another_key_that_are_refused_are_noticed(monkeypatch):
+    change_keys = Seal.change_keys
+    monkeypatch.setattr(Seal, "change_keys", lambda self, keys: change_keys(self, keys[:1]))
+
+    assert "key_rotation" in violated()
+
+
+def test_a_session_with_a_revoked_token_is_noticed(monkeypatch):
+    monkeypatch.setattr(OpenSessions, "recheck", lambda *_: 0)
+
+    assert "key_rotation" in violated()
+
+
+def test_a_node_that_accepts_only_one_key_is_noticed(monkeypatch):
+    scopes_now = Access.scopes_now
+
+    def first_only(self, role, name, proof, binding):
+        if role is Role.NODE:
+            proven = proof == node_proof(self.cluster_keys[0], name, self.cluster, binding)
+            return scopes_now(self, role, name, proof, binding) if proven else None
+        return scopes_now(self, role, name, proof, binding)
+
+    monkeypatch.setattr(Access, "scopes_now", first_only)
+
+    assert "key_rotation" in violated()
