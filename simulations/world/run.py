@@ -115,11 +115,13 @@ class _Run:
                     self._start_counting(runner)
                     load.start_soon(runner.run, scenario.calm_load_from, scenario.calm_load)
                     await runtime.sleep(hosts.began + scenario.read_at - runtime.current_time())
+                    statistics = await self._wrong_statistics(runner)
                     while in_ring != (now := hosts.in_ring()):
                         in_ring = now  # Flap damping ended; the ring has just changed.
                         await runtime.sleep(_RETURN_S)
                     await self._wait_for_refutations()
-                statistics = await self._wrong_statistics(runner)
+                else:
+                    statistics = await self._wrong_statistics(runner)
                 final = await self._read_final_state()
                 final.statistics = statistics
                 if not final.problems:

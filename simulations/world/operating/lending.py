@@ -5,6 +5,7 @@ No other load and no fault is active, so each answer and the final count are kno
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from random import Random
 
 from ringfence import runtime
@@ -28,7 +29,8 @@ _LONGEST_PAUSE_S = 0.05
 _SETTLED_S = 1.5
 """Seconds after which each lease has ended, and its client has reported what it spent."""
 _RECALLED_S = 0.3
-"""Seconds after a denial until all clients have returned their leases."""
+"""Seconds after a reset or a denial until all clients have returned their leases, and may borrow
+units again."""
 _FIRST, _SECOND, _LAST = 0.6, 0.4, 0.3
 """Parts of the limit that are requested: before and after the first reset, and at the end."""
 _MORE = 20
@@ -68,6 +70,7 @@ class Lending:
         if is_bounded:
             await self._try_to_reset(one)
         await self._reset()
+        await runtime.sleep(_RECALLED_S)
         await self._spend(_SECOND, *self._borrowers)
         await runtime.sleep(_SETTLED_S)
         await self._expect_used("after all leases have ended")
@@ -85,9 +88,9 @@ class Lending:
 
     async def _spend(self, part: float, *clients: Client) -> None:
         """Request a part of the limit in bursts of concurrent checks, all of which must pass."""
-        requested, leased_before = 0, self._leased
+        requested, leased_before, turns = 0, self._leased, cycle(clients)
         while requested < part * self._limit:
-            client = self._random.choice(clients)
+            client = next(turns)
             costs = [self._random.choice(_COSTS) for _ in range(self._random.randint(*_BURST))]
             requested += sum(costs)
             async with runtime.open_task_group() as tasks:
