@@ -233,16 +233,18 @@ class DecidedChecks:
         """Remove the index by shard, which costs memory."""
         self._direct.drop_index()
 
-    def on_charges_transferred(self, shard: int, at: int) -> None:
+    def on_charges_transferred(
+        self, shard: int, at: int, charged_here: Iterable[CheckId] = ()
+    ) -> None:
         """Record that the charges of a shard's checks up to the instant `at` moved to another
         member.
 
         The outcomes of these checks are kept. A transfer that contains such a check brings its
-        charge back.
+        charge back. This node has another charge of the checks in `charged_here`.
         """
         elsewhere = self._charged_elsewhere
         elsewhere.pop(shard, None)
-        elsewhere[shard] = at, set()
+        elsewhere[shard] = at, {*charged_here}
         while at - elsewhere[first := next(iter(elsewhere))][0] > _REPEATED_WITHIN_NS:
             del elsewhere[first]
 
@@ -281,27 +283,31 @@ class DecidedChecks:
         for check in checks:
             known = self.find([check.id]).get(0)
             if known is None or self._was_forwarded(check.id):
-                decided_at = now - check.age_ns
-                self._on_charge(check, decided_at)
-                self.remember(
-                    *(check.id, check.key, check.cost, check.row, decided_at),
-                    is_refund=check.is_refund,
-                )
+                self._on_charge(check, now - check.age_ns)
+                self._remember_arrived(check, now)
             elif check.is_refund:
                 units = min(check.cost, self._removed_by(check.id))
-                if units and self._on_charge(check, known[1]):
+                if units and not self._on_charge(check, known[1]):
+                    self._remember_arrived(check, now)
+                elif units:
                     refunds.append(replace(check, cost=units, age_ns=max(0, now - known[1])))
-            elif (
-                known[0][CODE] in CHARGED_CODES
-                and check.row[CODE] in CHARGED_CODES
-                and self._on_charge(check, known[1])
-            ):
+            elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
                 age_ns = max(0, now - known[1])
-                if age_ns >= check.age_ns:
+                if not self._on_charge(check, known[1]):
+                    self._remember_arrived(check, now)
+                elif age_ns >= check.age_ns:
                     ours_first.append(check)
                 else:
                     theirs_first.append(replace(check, age_ns=age_ns, row=known[0]))
         return ours_first, theirs_first, refunds
+
+    def _remember_arrived(self, check: DecidedCheck, now: int) -> None:
+        """Store the outcome of a check whose charge arrives, while this node has no other charge of
+        the check."""
+        self.remember(
+            *(check.id, check.key, check.cost, check.row, now - check.age_ns),
+            is_refund=check.is_refund,
+        )
 
     def _was_forwarded(self, id_: CheckId) -> bool:
         """Return whether another member decided a check for this node, which has not received the

@@ -18,7 +18,7 @@ from node.shards.transfers.unacknowledged_transfers import (
     append_row,
 )
 from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import CODE, SLOT_ID, DecidedCheck, ShardGroup
+from ringfence.wire import CODE, SLOT_ID, CheckId, DecidedCheck, ShardGroup
 
 __all__ = ["CounterMerge", "CrossedTransfers"]
 
@@ -348,8 +348,8 @@ class CrossedTransfers:
         self._merge = merge
         self._decided_checks = decided_checks
         self._held = held
-        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog, int]] = {}
-        """Transfer and its log that was charged here, and when, by shard."""
+        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog, int, set[CheckId]]] = {}
+        """Transfer and its log that was charged here, when, and the owner's checks, by shard."""
 
     @property
     def next_expiry(self) -> int:
@@ -413,7 +413,7 @@ class CrossedTransfers:
             add_logs(log, counts, rows, transfer.at)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
-        self._charged[shard] = transfer, log, now
+        self._charged[shard] = transfer, log, now, {check.id for check in decided}
         self._decided_checks.on_charges_returned(shard)
 
     def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
@@ -425,15 +425,14 @@ class CrossedTransfers:
                 del self._charged[shard]
                 if self._held[shard]:
                     self._merge.refund_log(found[1], found[2], now)
-                    self._decided_checks.on_charges_transferred(shard, found[0].at)
+                    # The owner has sent the charges of its checks in its own transfer.
+                    self._decided_checks.on_charges_transferred(shard, found[0].at, found[3])
 
     def expire(self, now: int) -> None:
         """Forget transfers that crossed one in the other direction and were not acknowledged in
         time."""
         old = [
-            s
-            for s, (transfer, _, _) in self._charged.items()
-            if now - transfer.at > _ACKNOWLEDGED_NS
+            s for s, (transfer, *_) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
         ]
         for shard in old:
             del self._charged[shard]

@@ -187,7 +187,7 @@ def test_checks_whose_charges_another_member_has_do_not_move_again() -> None:
     assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [7, 8]
 
     checks.merge([DecidedCheck((1, 5, 0), KEY, 1, 20, ALLOWED)], NOW)
-    assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [5, 7, 8]
+    assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [7, 8, 5]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, SECOND])

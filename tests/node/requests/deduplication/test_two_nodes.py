@@ -180,6 +180,73 @@ def test_a_crossed_transfer_counts_once_whether_or_not_its_owner_receives_it(
     assert len(standby.hits(NOW + 6)) == 2
 
 
+@pytest.mark.parametrize("first", ["owner", "standby"])
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_a_check_of_both_crossed_transfers_counts_once_when_one_of_them_returns(
+    first: str, *, is_blind: bool
+) -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.ownership.start([SHARD])
+    owner.decide((1, 4, 0), NOW)
+    if is_blind:
+        standby.ownership.take_over_blind([SHARD], owner.name, NOW + 1, [])
+    else:
+        standby.take_over_from(owner, NOW + 1)
+    nodes = [owner, standby] if first == "owner" else [standby, owner]
+    for at, node in enumerate(nodes):
+        node.decide((1, 5, 0), NOW + 10 * SECOND * (at + 1))
+    standby.decide((1, 6, 0), NOW + 21 * SECOND)
+    at = NOW + 22 * SECOND
+    from_owner, from_standby = owner.release_to(standby, at), standby.release_to(owner, at)
+    owner.deliver(from_owner, standby, at)
+    owner.ownership.acknowledge(standby.name, [SHARD], from_owner.groups[0].transfer_id, at)
+    assert len(standby.hits(at)) == 3
+    standby.deliver(from_standby, owner, at + SECOND)
+    standby.ownership.acknowledge(owner.name, [SHARD], from_standby.groups[0].transfer_id, at)
+
+    owner.give_to(standby, at + 2 * SECOND)
+
+    assert len(standby.hits(at + 2 * SECOND)) == 3
+
+
+def test_a_check_of_a_third_member_counts_once_after_a_crossed_transfer() -> None:
+    """The owner's charge seemed to be in the transfer that the owner acknowledged late."""
+    owner, standby, third = Host("a"), Host("b"), Host("c")
+    owner.ownership.start([SHARD])
+    for node in (standby, third):
+        node.take_over_from(owner, NOW)
+    for node in (owner, third):
+        node.decide((1, 5, 0), NOW + 1)
+    standby.decide((1, 6, 0), NOW + 2)
+    from_owner, from_standby = (
+        owner.release_to(standby, NOW + 3),
+        standby.release_to(owner, NOW + 3),
+    )
+    owner.deliver(from_owner, standby, NOW + 4)
+    standby.ownership.acknowledge(owner.name, [SHARD], from_standby.groups[0].transfer_id, NOW + 5)
+    assert len(standby.hits(NOW + 5)) == 1
+
+    third.give_to(standby, NOW + 6)
+
+    assert len(standby.hits(NOW + 6)) == 1
+
+
+@pytest.mark.parametrize("path", ["directly", "as a repeat", "as a refund"])
+def test_a_charge_that_returns_has_the_age_and_the_outcome_of_its_sender(path: str) -> None:
+    checks, is_refund = memory(s1_5=([answer(ALLOWED)], NOW - 50)), path == "as a refund"
+    if path == "directly":
+        checks.record_request(1, 5, [KEY], [1], None, NOW - 50, SECOND)
+    else:
+        checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50, is_refund=is_refund)
+    checks.on_charges_transferred(SHARD, NOW - 20)
+    theirs = moved(age_ns=30, row=(*ALLOWED[:2], 3, *ALLOWED[3:]))
+    theirs = replace(theirs, is_refund=is_refund)
+
+    checks.merge([theirs], NOW)
+
+    assert checks.of_shard(SHARD, NOW - 30, NOW) == [theirs]
+
+
 def test_charges_that_left_and_returned_are_known_as_charged_here() -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
