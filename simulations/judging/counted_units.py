@@ -14,6 +14,7 @@ from msgspec import Struct
 from node.config.settings import NodeSettings
 from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.link import LinkSettings
+from ringfence.peering.routing.hedging import MIN_MARGIN
 from ringfence.wire import Source
 from simulations.judging.allowed_loss import REPLICATION_LAG_S
 from simulations.judging.excuses import Excuse, Excuses, Place
@@ -23,7 +24,15 @@ from simulations.oracle import Bound, Drain, Question, Refund, Spend
 from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
 
-__all__ = ["EVERYWHERE", "MERGE_S", "MOST_DECIDERS", "QUICK_S", "CounterView", "Row"]
+__all__ = [
+    "EVERYWHERE",
+    "MERGE_S",
+    "MOST_DECIDERS",
+    "QUICK_S",
+    "CounterView",
+    "Row",
+    "counted_twice",
+]
 
 EVERYWHERE = ""
 """Instead of a data center: all of them together, as for a limit that they divide."""
@@ -460,6 +469,19 @@ def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[t
     return [
         (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
     ]
+
+
+def counted_twice(view: CounterView, row: Row) -> Iterator[Spend]:
+    """Yield the units that a standby may have counted although the owner answered quickly.
+
+    The caller asks the standby when the owner takes longer than usual. A merge of both members
+    counts the check once, so these units only count while several members decide.
+    """
+    answer = row.answer
+    is_hedged = answer.answered_at - answer.asked_at > MIN_MARGIN
+    if row.is_split and is_hedged and not answer.is_uncounted and _is_by_owner(answer):
+        until = max([answer.answered_at + _LATE_S, *(each.end for each in row.excuses)])
+        yield view.spend(answer.asked_at, until, 0, answer.cost, until + MERGE_S)
 
 
 def _is_by_owner(answer: Answered) -> bool:

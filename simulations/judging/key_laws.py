@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.wire import Source
-from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row
+from simulations.judging.counted_units import RETRY_ERROR_NS, CounterView, Row, counted_twice
 from simulations.judging.excuses import Excuse
 from simulations.judging.ledger import Answered
 from simulations.judging.refunded_units import all_refunded_units
@@ -80,7 +80,8 @@ def judge_counter(
     plain = [*map(counter.plain, rows), *passing] if uncertain else spends
     questions = [counter.question(row.answer) for row in asked]
     with_parts = _drains_of_parts(counter, rows, drains)
-    options = _options(counter, asked, questions, spends, plain, with_parts)
+    twice = [spend for row in rows for spend in counted_twice(counter, row)]
+    options = _options(counter, asked, questions, spends, plain, twice, with_parts)
     [last] = bounds(terms, spends, [counter.reading(*read)], with_parts)
     every: Sequence[Bound | None] = [None] * len(asked)
     if any(counter.sides(row) for row in asked):
@@ -169,11 +170,13 @@ def _options(
     questions: Sequence[Question],
     spends: Sequence[Spend],
     plain: Sequence[Spend],
+    twice: Sequence[Spend],
     drains: Sequence[Drain],
 ) -> list[list["_Option"]]:
     """Return the bounds of each decision under each limit by which it may have been made.
 
-    `plain` are the spent units as an exact counter would count them.
+    `plain` are the spent units as an exact counter would count them. Those of `twice` may also be
+    counted at decisions during which several members may decide.
     """
     limits = [counter.limits_at(row) for row in asked]
     options: list[list[_Option]] = [[] for _ in asked]
@@ -182,6 +185,11 @@ def _options(
         terms = Terms.of(limit)
         mine = [questions[at] for at in concerned]
         found = exact = bounds(terms, spends, mine, drains)
+        if twice:
+            pairs = zip(
+                concerned, found, bounds(terms, [*spends, *twice], mine, drains), strict=True
+            )
+            found = [more if asked[at].is_split else once for at, once, more in pairs]
         if plain is not spends:
             answers = [asked[at].answer for at in concerned]
             unskewed = [counter.question(answer, is_exact=True) for answer in answers]

@@ -86,6 +86,39 @@ def test_a_standby_behind_a_cut_may_lack_the_units_of_the_owner(left, is_split, 
     assert violated("soft", [*used, answer], cut) - {"outage"} == found
 
 
+@pytest.mark.parametrize(
+    ("lasts", "later", "left", "used", "found"),
+    [
+        (0.04, 4.0, 98, 2, set()),
+        (0.04, 4.0, 97, 2, set()),
+        (0.04, 4.0, 96, 2, {"remaining"}),  # The standby counts the check once.
+        (0.009, 4.0, 97, 2, {"remaining"}),  # The standby was not asked.
+        (0.04, 9.0, 97, 2, {"remaining"}),  # Owner and standby have merged their counters.
+        (0.04, 4.0, 97, 3, {"invented_hits"}),
+    ],
+)
+def test_a_standby_may_count_a_check_that_its_owner_answers_unusually_late(
+    lasts, later, left, used, found
+) -> None:
+    """The client asks the standby from 0.01 s on. Then the owner answers."""
+    owner, *_ = order_of("daily")
+    shard = shard_of(encode_key(KNOWN["daily"].id, ["k"]))
+    cut = Fault(2.5, "cut", 5.5, {"node": owner})
+    away = Disturbances(samples={"dc1": [(0.0, 0), (3.0, 255 << 8 * shard), (6.0, 0)]})
+    first = Answered(2.6, 2.6 + lasts, "dc1", "k", 1, True, Source.OWNER, remaining=99)
+    second = Answered(later, later + 0.001, "dc1", "k", 1, True, Source.OWNER, remaining=left)
+
+    answers = [first, second]
+    assert violated("daily", answers, [cut], used={"dc1": used}, disturbances=away) == found
+
+
+def test_without_a_fault_a_check_counts_once_although_its_owner_answers_late() -> None:
+    first = Answered(2.6, 2.64, "dc1", "k", 1, True, Source.OWNER, remaining=99)
+    second = replace(first, asked_at=4.0, answered_at=4.001, remaining=97)
+
+    assert violated("daily", [first, second]) == {"remaining"}
+
+
 @pytest.mark.parametrize(("part", "found"), [(0.2, set()), (None, {"retry_after"})])
 def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found) -> None:
     faults = [Fault(0.5, "limits", 20, {"node": order_of("single")[0], "part": part or 1.0})]
