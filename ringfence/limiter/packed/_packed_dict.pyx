@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 from ringfence.limiter.compiled._states cimport packed_number, put_packed_number
 
 cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
     unsigned long long PyLong_AsUnsignedLongLong(object) except? 18446744073709551615
 
 
@@ -272,7 +273,7 @@ cdef class PackedDict:
             self.places[at] = <uint32_t>end
             end += size
         free(self.records)
-        self.records, self.end, self.removed = records, end, 0
+        self.records, self.end, self.removed, self.room = records, end, 0, end
         return 0
 
     cdef int _add_slots(self) except -1:
@@ -309,6 +310,11 @@ cdef class PackedMap:
         """Approximate bytes of the rows with their keys."""
         return self.used + self.count * ROW_OVERHEAD
 
+    @property
+    def nbytes(self) -> int:
+        """Return the allocated bytes of all blocks."""
+        return sum([block.nbytes for block in self.blocks if block is not None])
+
     def get(self, bytes key not None):
         """Return the row of a key; None if it has none."""
         cdef PackedDict block = self.blocks[self._place(<uint8_t*><char*>key, len(key))]
@@ -333,8 +339,12 @@ cdef class PackedMap:
         self.used -= _size(&record)
         self.count -= 1
         block._delete(at)
+        if place == self.hand_block and at < self.hand_row:
+            self.hand_row -= 1  # The next row has taken this place.
         if not block.count:
             self.blocks[place] = None
+        elif 2 * block.removed > block.end:
+            block._compact()
         return row
 
     def keys_from(self, Py_ssize_t place, Py_ssize_t size):
@@ -352,14 +362,14 @@ cdef class PackedMap:
                 keys += [block._key(at) for at in range(block.count)]
         return keys, 0
 
-    def next_row(self):
-        """Return the next key with its row, in a fixed order that starts again at its end; None
-        without rows."""
+    def next_row(self, Py_ssize_t most_blocks=PY_SSIZE_T_MAX):
+        """Return the next key with its row, in a fixed order that starts again at its end.
+
+        Returns None without rows, or if the next `most_blocks` blocks have none.
+        """
         cdef PackedDict block
         cdef uint32_t at
-        if not self.count:
-            return None
-        while True:
+        while self.count and most_blocks > 0:
             if self.hand_block >= len(self.blocks):
                 self.hand_block = 0
             block = self.blocks[self.hand_block]
@@ -369,6 +379,8 @@ cdef class PackedMap:
                 return block._key(at), block._row(at)
             self.hand_block += 1
             self.hand_row = 0
+            most_blocks -= 1
+        return None
 
     cdef Py_ssize_t _place(self, const uint8_t* key, Py_ssize_t size) noexcept:
         cdef uint64_t number = <uint64_t>ringfence_hash(key, size) >> TAG_BITS

@@ -17,6 +17,8 @@ _MAX_FORMS = 64
 """Schemes whose counters can be rows at the same time. Counters of further ones stay objects."""
 _MAX_SCANNED = 2
 """Rows that each new key examines, as in a `CounterMap`."""
+_MAX_EMPTY_BLOCKS = 64
+"""Blocks without rows after which the search for the next row ends."""
 _SAMPLE = 8
 """Rows from which one eviction chooses."""
 
@@ -58,7 +60,7 @@ class ColdCounters:
     def drop_expired(self, now: int) -> None:
         """Examine the next few counters, and remove those that have expired."""
         for _ in range(_MAX_SCANNED):
-            found = self._rows.next_row()
+            found = self._rows.next_row(_MAX_EMPTY_BLOCKS)
             if found is None:
                 break
             key, row = found

@@ -143,6 +143,7 @@ def test_all_rows_are_examined_in_turn_while_rows_are_removed() -> None:
     rows = packed_dict.PackedMap()
     for number in range(1000):
         rows[b"%d" % number] = b"row"
+    order = [rows.next_row()[0] for _ in range(1000)]
 
     seen = list[bytes]()
     while len(rows):
@@ -150,7 +151,34 @@ def test_all_rows_are_examined_in_turn_while_rows_are_removed() -> None:
         seen.append(key)
         rows.pop(key)
 
-    assert len(set(seen)) == 1000
+    assert seen == order
+
+
+def test_a_map_with_few_remaining_rows_releases_their_memory() -> None:
+    rows = packed_dict.PackedMap()
+    for number in range(20_000):
+        rows[b"%d" % number] = bytes(20)
+    full = rows.nbytes
+    for number in range(20_000):
+        if number % 10:
+            rows.pop(b"%d" % number)
+
+    assert rows.nbytes < full / 3
+    assert all(rows.get(b"%d" % number) == bytes(20) for number in range(0, 20_000, 10))
+
+
+def test_a_search_for_the_next_row_ends_after_some_empty_blocks() -> None:
+    rows = packed_dict.PackedMap()
+    for number in range(20_000):
+        rows[b"%d" % number] = b"row"
+    for number in range(1, 20_000):
+        rows.pop(b"%d" % number)
+
+    found = [rows.next_row(64) for _ in range(20_000 // 64 // 64 + 2)]
+
+    assert (b"0", b"row") in found
+    assert None in found
+    assert rows.next_row() == (b"0", b"row")
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), max_size=60))
