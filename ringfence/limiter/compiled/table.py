@@ -2,13 +2,13 @@
 
 A counter is in exactly one place: in the compiled store of the limit that last counted the key, or,
 when compiled code cannot represent it, among the Python objects, or among the packed rows if it was
-not checked recently. Checks by a store's own limit run
-entirely in compiled code. Rare operations (a changed limit, a refund, a transfer) read the counter
-from its slot, run the Python implementation, and write the counter back. So only checks are
-implemented twice.
+not checked recently. Checks by a store's own limit run entirely in compiled code. Rare operations
+(a changed limit, a refund, a transfer) read the counter from its slot, run the Python
+implementation, and write the counter back. So only checks are implemented twice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
@@ -62,6 +62,10 @@ class CompiledTable(HotTable, Table):
         self.stores = []
         self.overflow = self._counters.by_key
         self._cold = ColdCounters(self.cold)
+        self._running_slices = 0
+        """Number of calls of `key_slices` that have not ended."""
+        self._moved: dict[bytes, None] = {}
+        """Keys whose counters have changed their place since the first of these calls."""
         self.own_limit, self.own_amount = limit, limit.amount
         self.most = max_keys
         self.own = self.store_for(limit)
@@ -90,15 +94,27 @@ class CompiledTable(HotTable, Table):
         self.own = self.store_for(limit)
 
     def key_slices(self, size: int) -> Iterator[list[bytes]]:
-        """Yield all keys that have a counter. Raises `LookupError` without `keeps_keys`."""
-        for store in [*self.stores]:
-            identity = 1
-            while identity:
-                keys, identity = store.keys_from(identity, size)
-                if keys:
-                    yield keys
-        yield from Table.key_slices(self, size)
-        yield from self._cold.key_slices(size)
+        """Yield all keys that have a counter. Raises `LookupError` without `keeps_keys`.
+
+        A key whose counter moves between two slices occurs once or twice.
+        """
+        self._running_slices += 1
+        try:
+            for store in [*self.stores]:
+                identity = 1
+                while identity:
+                    keys, identity = store.keys_from(identity, size)
+                    if keys:
+                        yield keys
+            yield from Table.key_slices(self, size)
+            yield from self._cold.key_slices(size)
+            moved = iter([*self._moved])
+            while some := list(islice(moved, size)):
+                yield some
+        finally:
+            self._running_slices -= 1
+            if not self._running_slices:
+                self._moved.clear()
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""
@@ -192,6 +208,8 @@ class CompiledTable(HotTable, Table):
                 counter = self._cold.take(key)
                 if counter is not None:
                     self._counters.put(key, counter)
+                    if self._running_slices:
+                        self._moved[key] = None
         rows = Table.verdicts(self, keys, costs, now, limit)
         self._pack_oldest(len(keys))
         return rows
@@ -232,14 +250,18 @@ class CompiledTable(HotTable, Table):
         place = None if numbers is None else self.store_for(counter.scheme.limit)
         if place is not None and (numbers is None or not place.put(key, numbers, now)):
             place = None
+        has_moved = place is not None and key in self._counters.by_key
         for store in self.stores:
-            if store is not place:
-                store.pop(key)
-        self.cold.pop(key)
+            if store is not place and store.pop(key):
+                has_moved = True
+        if self.cold.pop(key) is not None:
+            has_moved = True
         if place is None:
             self._counters.put(key, counter)
         else:
             self._counters.drop(key)
+        if has_moved and self._running_slices:
+            self._moved[key] = None
 
     def _pack_oldest(self, added: int) -> None:
         """Turn the objects that were stored first into packed rows, if there are too many.

@@ -246,3 +246,39 @@ def test_a_batch_with_new_keys_still_finds_the_oldest_counter() -> None:
 
     assert found.remaining == [99, 99, 98, 99]
     assert [table.used(key, NOW) for key in keys[:3]] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_slices_have_a_key_whose_counter_moves_meanwhile(is_shared: bool) -> None:
+    table = shared_table(LIMITS[0])
+    keys = [b"rule-one%06d" % number for number in range(9000)]
+    for key in keys:
+        table.check(key, 1, NOW)
+    last_rows = list(table._cold.key_slices(500))[-1]
+
+    found = list[bytes]()
+    for number, some in enumerate(table.key_slices(500)):
+        found += some
+        if number == 0:
+            table.change_limit(LIMITS[0], is_shared=is_shared)
+            for key in [*last_rows, *keys[-2000:]]:
+                table.check(key, 0, NOW)
+
+    assert set(found) == set(keys)
+    assert sorted(key for some in table.key_slices(500) for key in some) == keys
+
+
+def test_slices_have_a_key_of_a_batch_that_makes_its_row_an_object() -> None:
+    table = shared_table(LIMITS[0])
+    keys = [b"rule-one%06d" % number for number in range(9000)]
+    for key in keys:
+        table.check(key, 1, NOW)
+    last_rows = list(table._cold.key_slices(500))[-1]
+
+    slices = table.key_slices(500)
+    others = table.key_slices(500)
+    found = next(slices)
+    table.check_many(last_rows, [0] * len(last_rows), NOW)
+
+    assert {*found, *(key for some in slices for key in some)} == set(keys)
+    assert sorted(key for some in others for key in some) == keys
