@@ -13,7 +13,7 @@ from itertools import islice
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
 from ringfence.limiter.compiled.params import counter_of, numbers_of, params_of
-from ringfence.limiter.limit import Limit
+from ringfence.limiter.limit import Algorithm, Limit
 from ringfence.limiter.packed.cold_counters import ColdCounters
 from ringfence.limiter.reference import OVER_SOFT, Counter, Verdict
 from ringfence.limiter.table import Table
@@ -27,6 +27,8 @@ _MAX_SCANNED = 64
 """Slots of older stores that one check examines for expired entries."""
 _MOST_OBJECTS = 4096
 """Counters that are Python objects. Above, those that were stored first become packed rows."""
+_WITHOUT_ROWS = frozenset([Algorithm.CONCURRENCY, Algorithm.SLIDING_WINDOW_LOG])
+"""Algorithms whose counters cannot be packed rows."""
 _PACKED_AT_ONCE = 2
 """Objects that become packed rows for each key that is added, so that their number falls to the
 bound again."""
@@ -127,7 +129,7 @@ class CompiledTable(HotTable, Table):
     def reset(self, key: bytes) -> None:
         """Remove the counter of a key."""
         self._counters.drop(key)
-        self.cold.pop(key)
+        self._cold.drop(key)
         for store in self.stores:
             store.pop(key)
 
@@ -254,7 +256,7 @@ class CompiledTable(HotTable, Table):
         for store in self.stores:
             if store is not place and store.pop(key):
                 has_moved = True
-        if self.cold.pop(key) is not None:
+        if self._cold.drop(key):
             has_moved = True
         if place is None:
             self._counters.put(key, counter)
@@ -271,7 +273,7 @@ class CompiledTable(HotTable, Table):
         """
         counters = self._counters
         excess = len(counters.by_key) - _MOST_OBJECTS
-        if excess > 0:
+        if excess > 0 and self.own_limit.algorithm not in _WITHOUT_ROWS:
             for key, counter in counters.oldest(min(excess, _PACKED_AT_ONCE * added)):
                 if self._cold.put(key, counter):
                     counters.drop(key)

@@ -19,10 +19,12 @@ from ringfence.limiter.reference.shared import (
 )
 from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWindowScheme
 
-__all__ = ["Form", "form_of"]
+__all__ = ["CAN_BE_ROWS", "Form", "form_of"]
 
 _MAX_WRITERS = 64
 """Data centers that rows can refer to. A counter with counts of a further one cannot be a row."""
+CAN_BE_ROWS = frozenset([SharedWindow, SharedBucket, FixedWindow, FirstHitWindow, SlidingWindow])
+"""Types of counters that can be rows."""
 _OWN = 2
 """Place in a row where the numbers of this data center begin."""
 
@@ -33,8 +35,11 @@ class Form(ABC):
     A counter whose newest window no longer counts may have expired; another has not.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, scheme: Scheme, number: int) -> None:
+        self.scheme: Final[Scheme] = scheme
         self.number: Final = number
+        self.rows = 0
+        """Number of rows of this form; the owner of the rows counts them."""
         self._now = self._oldest = -1
 
     @abstractmethod
@@ -61,7 +66,7 @@ class _FixedForm(Form):
     """Numbers of a row without those of other data centers."""
 
     def __init__(self, scheme: FixedWindowScheme, number: int) -> None:
-        super().__init__(number)
+        super().__init__(scheme, number)
         self._scheme = scheme
 
     def numbers_of(self, counter: Counter) -> list[int]:
@@ -82,7 +87,7 @@ class _FirstHitForm(Form):
     """The end of a window takes the place of its number."""
 
     def __init__(self, scheme: FirstHitWindowScheme, number: int) -> None:
-        super().__init__(number)
+        super().__init__(scheme, number)
         self._scheme = scheme
 
     def numbers_of(self, counter: Counter) -> list[int]:
@@ -99,7 +104,7 @@ class _FirstHitForm(Form):
 
 class _SlidingForm(Form):
     def __init__(self, scheme: SlidingWindowScheme, number: int) -> None:
-        super().__init__(number)
+        super().__init__(scheme, number)
         self._scheme = scheme
         self.size = _OWN + 1 + len(scheme.blank)
 
@@ -115,8 +120,8 @@ class _SlidingForm(Form):
 
 
 class _SharedForm(Form):
-    def __init__(self, number: int, writers: list[str]) -> None:
-        super().__init__(number)
+    def __init__(self, scheme: Scheme, number: int, writers: list[str]) -> None:
+        super().__init__(scheme, number)
         self._writers = writers
 
     def _with_remote(self, numbers: list[int], remote: Remote) -> list[int] | None:
@@ -143,7 +148,7 @@ class _WindowForm(_SharedForm):
     def __init__(
         self, scheme: SharedWindowScheme, inner: _FixedForm | _SlidingForm, writers: list[str]
     ) -> None:
-        super().__init__(inner.number, writers)
+        super().__init__(scheme, inner.number, writers)
         self._scheme = scheme
         self._inner = inner
 
@@ -161,7 +166,7 @@ class _WindowForm(_SharedForm):
 
 class _BucketForm(_SharedForm):
     def __init__(self, scheme: SharedBucketScheme, number: int, writers: list[str]) -> None:
-        super().__init__(number, writers)
+        super().__init__(scheme, number, writers)
         self._scheme = scheme
 
     def numbers_of(self, counter: Counter) -> list[int] | None:

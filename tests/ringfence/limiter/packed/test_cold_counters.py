@@ -1,5 +1,7 @@
 """Counters in packed rows."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,8 @@ from tests.programs import require_compiled
 
 require_compiled()
 
-from ringfence.limiter.compiled.table import CompiledTable  # noqa: E402 - only where built
+from ringfence.limiter.compiled import table as compiled_table  # noqa: E402 - only where built
+from ringfence.limiter.compiled.table import CompiledTable  # noqa: E402
 from ringfence.limiter.packed._packed_dict import PackedMap  # noqa: E402
 from ringfence.limiter.packed.cold_counters import ColdCounters  # noqa: E402
 
@@ -159,6 +162,37 @@ def test_counters_of_other_limits_and_of_too_many_limits_stay_objects() -> None:
     assert cold.put(KEY, counters[-1])
 
 
+@pytest.mark.parametrize("way", ["take", "drop", "evict", "expire"])
+def test_a_limit_without_rows_makes_room_for_another(way: str) -> None:
+    cold = ColdCounters(PackedMap())
+    periods = [1, *[DAY_NS + number for number in range(63)]]
+    counters = {
+        b"%d" % period: shared_counter(Limit.of_ns(100, period), [("us", 5, 0)])[0]
+        for period in periods
+    }
+    for key, counter in counters.items():
+        assert cold.put(key, counter)
+
+    match way:
+        case "take":
+            cold.take(b"1")
+        case "drop":
+            assert (cold.drop(b"1"), cold.drop(b"1")) == (True, False)
+        case "evict":
+            cold.evict(NOW)
+        case _:
+            for _ in counters:
+                cold.drop_expired(NOW + 10)
+    others = [shared_counter(Limit.of_ns(9, NS_PER_SECOND), [("asia", 7, 0)])[0] for _ in range(2)]
+    packed = [cold.put(b"other-%d" % number, each) for number, each in enumerate(others)]
+
+    assert packed == [True, False]
+    assert parts_of(cold.find(b"other-0") or counters[b"1"]) == parts_of(others[0])
+    left = {key: found for key in counters if (found := cold.find(key)) is not None}
+    assert len(left) == 63
+    assert all(parts_of(found) == parts_of(counters[key]) for key, found in left.items())
+
+
 def test_a_counter_with_counts_of_too_many_data_centers_stays_an_object() -> None:
     cold = ColdCounters(PackedMap())
     few, _ = shared_counter(LIMITS[0], [(f"dc-{number}", 1, 0) for number in range(64)])
@@ -282,3 +316,30 @@ def test_slices_have_a_key_of_a_batch_that_makes_its_row_an_object() -> None:
 
     assert {*found, *(key for some in slices for key in some)} == set(keys)
     assert sorted(key for some in others for key in some) == keys
+
+
+def test_counters_still_become_rows_after_many_changes_of_the_limit() -> None:
+    table = shared_table(LIMITS[0])
+    keys = [b"rule-one%06d" % number for number in range(20)]
+    with patch.object(compiled_table, "_MOST_OBJECTS", 4):
+        for number in range(9):
+            table.check(b"rule-two%06d" % number, 1, NOW)
+        for number in range(100):
+            table.change_limit(Limit.of_ns(1000 + number, DAY_NS), is_shared=True)
+            for key in keys:
+                table.check(key, 1, NOW)
+
+    assert len(table.overflow) <= 5
+    assert [table.used(key, NOW) for key in keys] == [100] * 20
+
+
+def test_checks_by_a_limit_of_one_data_center_do_not_search_for_counters_to_pack() -> None:
+    limit = Limit.of_ns(9, DAY_NS, Algorithm.CONCURRENCY)
+    table = CompiledTable(limit, max_keys=10_000, secret=bytes(16), keeps_keys=True)
+    keys = [b"rule-one%06d" % number for number in range(5000)]
+    table.check_many(keys, [1] * len(keys), NOW)
+    order = [*table._counters.order]
+
+    table.check_many(keys, [0] * len(keys), NOW)
+
+    assert [*table._counters.order] == order
