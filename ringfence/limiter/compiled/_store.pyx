@@ -477,7 +477,7 @@ cdef class Store:
         cdef int64_t weight, least = -1
         cdef int64_t full = self.params.capacity if self.params.kind == BUCKET else self.params.ceiling
         cdef int seen = 0
-        if self.is_moving and self.moved_from.count > SAMPLE:
+        if self.is_moving and (self.moved_from.count > SAMPLE or not self.now_in.count):
             part = &self.moved_from
             if self.hand < self.next_place:
                 self.hand = self.next_place

@@ -194,6 +194,19 @@ def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: 
     assert table.evicted == 20_000 - 1_000
 
 
+def test_each_eviction_removes_one_key_even_when_a_resize_has_just_begun() -> None:
+    for count in range(1, 40):
+        table = table_of(Limit(5, 60))
+        for number in range(count):
+            table.check(b"rule-one%d" % number, 1, START)
+        sizes = [len(table)]
+        for _ in range(count):
+            table.evict(1, START)
+            sizes.append(len(table))
+
+        assert sizes == [*range(count, -1, -1)]
+
+
 def test_a_denied_or_impossible_check_evicts_no_key() -> None:
     table = table_of(Limit.of_ns(10, MINUTE), 5)
     table.check_many([b"%d" % number for number in range(5)], [1] * 5, START)
