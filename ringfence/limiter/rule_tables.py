@@ -22,7 +22,9 @@ MIN_BYTES = 64 << 20
 _FREED_PART = 16
 """An eviction for bytes frees 1 / 16 of the bound, so that bytes are rarely counted."""
 _MAX_FREED = 256 << 10
-"""Maximum bytes freed at once: an eviction of one key can take 25 us, and callers wait for it."""
+_MAX_EVICTED = 100
+"""Maximum bytes and approximate number of keys that are freed at once: an eviction of one key can
+take 25 us, and callers wait for it."""
 _SLOT_BYTES = 40
 
 
@@ -151,7 +153,8 @@ class RuleTables:
             max(self.all(), key=len).evict(excess, now)
         in_use = self.bytes_in_use
         if in_use > self._max_bytes:
-            spare = min(self._max_bytes // _FREED_PART, _MAX_FREED)
+            keys = _MAX_EVICTED * in_use // max(len(self), 1)
+            spare = min(self._max_bytes // _FREED_PART, _MAX_FREED, keys)
             in_use = self._free(self._max_bytes - spare, now)
         self.room = min(self._max_keys - len(self), (self._max_bytes - in_use) // self._largest)
 

@@ -13,6 +13,7 @@ from ringfence.limiter import (
     compiled_tables,
     why_not_compiled,
 )
+from tests.programs import require_compiled
 
 MINUTE = 60_000_000_000
 FIVE = Limit.of_ns(5, MINUTE, Algorithm.FIXED_WINDOW)
@@ -177,3 +178,18 @@ def test_columns_of_different_lengths_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="zip"):
             call()
+
+
+def test_one_check_evicts_few_packed_counters() -> None:
+    require_compiled()
+    engine = engine_of(max_keys=10**6, max_bytes=3_000_000, is_compiled=True)
+    engine.set_rules({rule: EngineRule(FIVE, is_shared=rule == 0) for rule in range(2)})
+    keys = [key(0, number) for number in range(60_000)]
+    keys += [key(1, number) for number in range(40_000)]
+    most = before = 0
+    for each in keys:
+        engine.decide_lone(each, 1, 0, 1)
+        most, before = max(most, engine.evicted - before), engine.evicted
+
+    assert engine.evicted > 10_000
+    assert most <= 300
