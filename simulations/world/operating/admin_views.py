@@ -9,7 +9,6 @@ from math import inf
 from typing import Any
 
 from hashring import SHARDS, shard_of
-from ringfence import runtime
 from simulations.judging.ledger import Ledger
 from simulations.scenarios.latency import delay_s
 from simulations.scenarios.scenario import Scenario
@@ -24,10 +23,6 @@ _MOST_REPORTED = 5
 _SLOW_MS = 30.0
 """Most by which a smoothed round trip of a probe may exceed that of an idle path, besides its
 doubling."""
-_ATTEMPTS = 3
-"""Attempts to read the figures of all members."""
-_FRESH_S = 1.0
-"""Seconds after which a node asks the members again."""
 _WITHOUT_DELAY = ("rules", "limits")
 """Faults after which the round trips of probes are as short as without faults."""
 _GAUGES = ("connections", "owned_shards", "held_shards", "copied_keys", "keys_to_copy")
@@ -59,7 +54,7 @@ async def wrong_views(
         found += _wrong_metrics(host, await operator.read_metrics(name), len(operator.names))
     for viewer in dict.fromkeys((operator.names[0], operator.names[-1])):
         host = hosts.by_name[viewer]
-        found += truth.wrong_summary(host, await _read_summary(operator, viewer))
+        found += truth.wrong_summary(host, await operator.read_from_all(viewer, "/v1/cluster"))
         for rule in rules.in_file:
             for key in ledger.keys(rule)[:1]:
                 found += await _wrong_key(operator, truth, host, rules, rule, key)
@@ -154,20 +149,6 @@ def _wrong_metrics(host: Host, samples: Samples, members: int) -> Iterator[str]:
     keys = sum(value for (name, *_), value in samples.items() if name == "ringfence_keys")
     if keys != own["keys"]:
         yield f"{host.name} publishes {keys} keys, but counts {own['keys']}"
-
-
-async def _read_summary(operator: Operator, name: str) -> dict[str, Any]:
-    """Return the figures of all members that a node requests from them.
-
-    A node that sends rarely may first find several dead connections.
-    """
-    view = await operator.read(name, "/v1/cluster")
-    for _ in range(_ATTEMPTS - 1):
-        if view.get("missing") == []:
-            break
-        await runtime.sleep(_FRESH_S)
-        view = await operator.read(name, "/v1/cluster")
-    return view
 
 
 async def _wrong_key(

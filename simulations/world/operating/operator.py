@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from node.admin.app import AdminApp, Render
 from node.admin.http_messages import AdminRequest, AdminResponse
 from node.admin.throttle import Throttle
+from ringfence import runtime
 from simulations.world.hosts import Hosts
 from simulations.world.operating.statistics import Published
 
@@ -23,6 +24,10 @@ _PER_SECOND, _BURST = 100.0, 50
 """Rate limit of each admin port, as by default."""
 _MOST_KEYS = 256
 """Most keys in one list of denied keys."""
+_ATTEMPTS = 3
+"""Attempts to read what a node requests from all members."""
+_FRESH_S = 1.0
+"""Seconds after which a node asks the members again."""
 
 
 class Operator:
@@ -62,6 +67,20 @@ class Operator:
         found: dict[str, Any] = msgspec.json.decode(response.body)
         return found if response.status == 200 else {}
 
+    async def read_from_all(self, name: str, path: str, query: str = "") -> dict[str, Any]:
+        """Return a JSON object for which a node asks all members.
+
+        A node that sends rarely may first find several dead connections. The answer of a member may
+        also come too late if the network lost a datagram.
+        """
+        found = await self.read(name, path, query)
+        for _ in range(_ATTEMPTS - 1):
+            if found.get("missing") == []:
+                break
+            await runtime.sleep(_FRESH_S)
+            found = await self.read(name, path, query)
+        return found
+
     async def read_metrics(self, name: str) -> Samples:
         """Return the metrics of a node: values by name and labels; empty if it refuses."""
         response = await self.request(name, "/metrics")
@@ -75,16 +94,18 @@ class Operator:
 
     async def read_statistics(self) -> Published:
         """Read what all nodes have counted since their ports are open."""
-        published = Published()
+        listed = await self.read_from_all(self.names[0], "/v1/throttled", f"count={_MOST_KEYS}")
+        rows, nodes = listed.get("keys", []), listed.get("nodes", {})
+        published = Published(
+            denied={row["key"]: (row["denied"], row["error"]) for row in rows},
+            denials=listed.get("denied", -1),
+            missing=[name for name in self.names if listed and name not in nodes],
+        )
         for name in self._apps:
             for (metric, *labels), value in (await self.read_metrics(name)).items():
                 if metric == "ringfence_decisions_total":
                     result, rule, source = labels
                     published.decisions[rule, result, source] += int(value)
-        listed = await self.read(self.names[0], "/v1/throttled", f"count={_MOST_KEYS}")
-        published.denials = listed.get("denied", -1)
-        rows = listed.get("keys", [])
-        published.denied = {row["key"]: (row["denied"], row["error"]) for row in rows}
         published.counters = self._counters()
         published.counters.subtract(self._before)
         return published

@@ -4,7 +4,7 @@ Both are counted while no fault is active, so each check is decided exactly once
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringfence.client.decision import Status
@@ -60,6 +60,8 @@ class Published:
     """Denials of all keys."""
     counters: Counter[str] = field(default_factory=Counter)
     """Increase of the metric counters, summed over all nodes."""
+    missing: Sequence[str] = ()
+    """Nodes that `denied` and `denials` do not contain, because they did not answer in time."""
 
 
 def wrong_statistics(tally: Tally, published: Published, repeated: Collection[str]) -> list[str]:
@@ -120,6 +122,8 @@ def _text(counts: Mapping[str, int]) -> str:
 
 
 def _wrong_denials(received: Mapping[str, int], published: Published) -> Iterator[str]:
+    if published.missing:
+        return
     denials = sum(
         count for (_, result, _), count in published.decisions.items() if result.endswith("denied")
     )

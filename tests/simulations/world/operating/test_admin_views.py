@@ -69,6 +69,19 @@ def test_a_denial_that_is_listed_twice_is_noticed(monkeypatch):
     assert violated() == {"statistics"}
 
 
+@pytest.mark.parametrize(("lost", "found"), [(1, set()), (100, {"views"})])
+def test_a_list_of_denials_is_requested_again_if_a_member_does_not_answer(monkeypatch, lost, found):
+    ask, left = NodeQueries.throttled_of, [lost]
+
+    async def throttled_of(self, name, count):
+        left[0] -= name == "n2"
+        return None if name == "n2" and left[0] >= 0 else await ask(self, name, count)
+
+    monkeypatch.setattr(NodeQueries, "throttled_of", throttled_of)
+
+    assert violated() == found
+
+
 def test_a_wrong_list_of_members_is_noticed(monkeypatch):
     peers = NodeQueries.peers
 

@@ -88,6 +88,15 @@ def test_a_key_may_be_missing_only_from_a_list_that_is_not_exact():
     assert wrong(tally, published({"bb": (7, 6)}, denied=1)) == []
 
 
+def test_lists_without_all_nodes_are_not_compared():
+    statistics = published({}, denied=1)
+    statistics.denials = 0
+
+    assert wrong(tally_of(DENIED), statistics)
+    statistics.missing = ["n2"]
+    assert wrong(tally_of(DENIED), statistics) == []
+
+
 def test_an_owner_may_count_checks_of_denied_requests_as_soft():
     tally = tally_of(ALLOWED, SOFT, is_admitted=False)
 
