@@ -8,7 +8,7 @@ from node.requests.sessions.open_sessions import OpenSessions
 from ringfence.wire import Role, node_proof
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.generate_rules import generate_lent_rule
-from simulations.scenarios.scenario import Load, Scenario
+from simulations.scenarios.scenario import Fault, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world import run
 from simulations.world.run import simulate
@@ -19,7 +19,7 @@ def always(monkeypatch):
     monkeypatch.setattr(run, "_ROTATED", 1.0)
 
 
-def violated(level="node", seed=1):
+def violated(level="node", seed=1, faults=()):
     case = Scenario(
         "rotation",
         "for a test",
@@ -29,6 +29,8 @@ def violated(level="node", seed=1):
         rules=RULES + generate_lent_rule(stream(seed, "rule")),
         loads=(Load(rule="exact", per_second=5, keys=4),),
         bounded_refunds=True,
+        calm_load=2.0,
+        faults=faults,
     )
     return {each.property for each in simulate(case, seed, "a command").violations}
 
@@ -37,6 +39,13 @@ def violated(level="node", seed=1):
 @pytest.mark.parametrize("level", ["core", "node"])
 def test_a_rotation_disturbs_nobody(level, seed):
     assert violated(level, seed) == set()
+
+
+@pytest.mark.parametrize("name", ["n1", "n2", "n3"])
+def test_a_node_that_a_fault_has_started_without_seeds_joins_again(name):
+    restart = Fault(0.5, "crash", 1.0, {"node": name, "seedless": 1})
+
+    assert violated("core", faults=(restart,)) == set()
 
 
 def test_datagrams_with_another_key_that_are_refused_are_noticed(monkeypatch):
