@@ -105,10 +105,13 @@ def _refusals(nodes: Sequence[Node]) -> int:
 async def _missing(node: Node, nodes: Sequence[Node]) -> list[str]:
     """Return the members that do not answer a query of a node.
 
-    A node that sends rarely may first find several dead connections.
+    A node that sends rarely may first find several dead connections. Between regions, a query may
+    take longer than its time-out while the connection begins.
     """
     missing: list[str] = [each.name for each in nodes]
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        if missing and attempt:
+            await runtime.sleep(_CHANGED_S)
         missing = [name for name in missing if await node.queries.counters_of(name) is None]
     return missing
 
