@@ -72,11 +72,11 @@ class DigestedCounts:
     def put(self, key: bytes, cells: Sequence[int]) -> None:
         """Replace the counts of a key, which becomes the last one of its shard, and its shard the
         last one of all."""
-        shard = self._shard_of(key)
+        shard, row = self._shard_of(key), pack(f">{len(cells)}Q", *cells)
         rows = self._by_shard.pop(shard, None)
         if rows is None:
             rows = self._new_rows()
-        row, old = pack(f">{len(cells)}Q", *cells), rows.get(key)
+        old = rows.get(key)
         added = _sum_of(key, row)
         if old is None:
             self._size += 1

@@ -29,7 +29,9 @@ class Throttle:
             self._next = max(self._next, runtime.current_time())
             wait = self._next - self._tolerance - runtime.current_time()
             if wait > 0:
-                await runtime.sleep(wait)
+                await runtime.sleep(
+                    wait
+                )  # The rate limit itself: its next step is at a known time.
             self._next += self._interval
 
 

@@ -85,7 +85,7 @@ class _Run:
         self._progress = progress
         self._events = Events()
         self._closing_clients: tuple[Client, Client] | None = None
-        """Clients of the lending: one that has borrowed units, and one that resets counters."""
+        """Clients of the lending: a borrower, and the operator who resets counters."""
 
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:

@@ -1,5 +1,6 @@
 """Counts of keys with the digests that data centers compare."""
 
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -72,6 +73,16 @@ def test_above_the_bound_the_key_that_was_put_first_is_removed(
 
     assert [counts.get(key) for key in (b"a", b"b", b"c")] == [(7, 1), (), (7, 1)]
     assert (len(counts), set(counts.sums)) == (2, {shard_of(b"a"), shard_of(b"c")})
+
+
+def test_a_count_that_cannot_be_stored_changes_nothing() -> None:
+    counts = DigestedCounts(shard_of)
+    counts.put(b"key", [7, 1])
+    with pytest.raises(struct.error):
+        counts.put(b"key", [7, 2**64])
+
+    assert counts.get(b"key") == (7, 1)
+    assert [*counts.keys_of(shard_of(b"key"))] == [b"key"]
 
 
 def test_sums_are_the_same_in_every_release() -> None:
