@@ -11,8 +11,8 @@ from ringfence import runtime
 
 __all__ = ["FEW_SHARDS", "MAX_COST", "ShardSteps", "cost_of"]
 
-MAX_COST = 500
-"""Cost of a step of a takeover, which takes about a millisecond. A step with one shard may cost
+MAX_COST = 350
+"""Cost of a step of a takeover, which takes less than a millisecond. A step with one shard may cost
 more."""
 FEW_SHARDS = 4
 """Most shards that are sent or received without a step: checks wait for them."""

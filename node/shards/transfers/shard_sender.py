@@ -34,9 +34,9 @@ from ringfence.wire import MAX_ORIGINS, Pull, Pulled, ReplicaRequest
 __all__ = ["ShardSender"]
 
 _KEYS_PER_ANSWER = 700
-_SHARDS_PER_ANSWER = 24
+_SHARDS_PER_ANSWER = 16
 """Keys in an answer, and shards with counters, above which no further shard is added. The receiver
-asks again for those. Sender and receiver each need about two milliseconds for one answer."""
+asks again for those. Sender and receiver each need one to two milliseconds for one answer."""
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""

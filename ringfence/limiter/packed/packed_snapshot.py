@@ -63,13 +63,15 @@ class PackedSnapshot(Struct, frozen=True):
         return cls(b"".join(rows), sum([part.count for part in parts]), limits, remote_counts)
 
     def unpack(self) -> Snapshot:
-        """Return the rows in columns. A row with an empty state has a limit of no units."""
+        """Return the rows in columns, which the caller may change. A row with an empty state has a
+        limit of no units."""
         keys, which, states = unpack_rows(self.rows)
-        limits = self.limits
+        limits = [*self.limits]
         if not all(states):
-            unused, limits = len(limits), [*limits, _NO_LIMIT]
+            unused = len(limits)
+            limits.append(_NO_LIMIT)
             which = [at if state else unused for at, state in zip(which, states, strict=True)]
-        return Snapshot(keys, states, limits, which, self.remote_counts)
+        return Snapshot(keys, states, limits, which, [*self.remote_counts])
 
 
 def _pack_rows(rows: Iterable[tuple[bytes, int, list[int]]]) -> bytes:

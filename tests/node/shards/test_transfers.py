@@ -373,8 +373,8 @@ async def test_a_node_requests_earlier_replicas_of_all_shards_in_a_few_messages(
     ]
     assert sum(used) == 2 * len(replicated) > 1000
     # Of 16,384 shards that may have replicas, some hundred have one: four pulls for all shards, and
-    # one more for each 24 replicas.
-    assert len(pulls) <= 4 + 1 + len(replicated) // 24
+    # one more for each 16 replicas.
+    assert len(pulls) <= 4 + 1 + len(replicated) // 16
 
 
 async def test_a_standby_whose_owner_is_gone_requests_no_older_replicas(

@@ -221,11 +221,11 @@ def test_a_later_part_needs_the_number_and_the_receiver_of_the_first() -> None:
     assert second(B, group.transfer_id, part=2) == 0
 
 
-@pytest.mark.parametrize(("keys_of_20th", "keys"), [(35, 700), (34, 699 + 35)])
-def test_an_answer_gets_no_more_shards_from_700_keys_on(keys_of_20th: int, keys: int) -> None:
+@pytest.mark.parametrize(("keys_of_10th", "keys"), [(70, 700), (69, 699 + 70)])
+def test_an_answer_gets_no_more_shards_from_700_keys_on(keys_of_10th: int, keys: int) -> None:
     peer = owner()
-    groups = [some[:35] for some in keys_of_shards(22, 35)]
-    groups[19] = groups[19][:keys_of_20th]
+    groups = [some[:70] for some in keys_of_shards(12, 70)]
+    groups[9] = groups[9][:keys_of_10th]
     all_keys = [key for some in groups for key in some]
     peer.ownership.start(dict.fromkeys(map(shard_of, all_keys)))
     peer.engine.charge(all_keys, [1] * len(all_keys), [0] * len(all_keys), NOW)

@@ -57,6 +57,16 @@ def test_a_snapshot_is_unpacked_as_it_was() -> None:
     assert PackedSnapshot.of(counts).unpack() == counts
 
 
+def test_a_change_of_unpacked_columns_does_not_change_the_snapshot() -> None:
+    packed = PackedSnapshot.of(Snapshot([b"one-key-"], [[1]], LIMITS[:1], [0], [{"eu": [1]}]))
+
+    columns = packed.unpack()
+    columns.limits.append(LIMITS[1])
+    columns.remote_counts.append({})
+
+    assert (packed.limits, packed.remote_counts) == (LIMITS[:1], [{"eu": [1]}])
+
+
 def test_an_unused_key_is_unpacked_with_a_limit_of_no_units() -> None:
     counts = PackedSnapshot(pack_rows([(b"one-key-", 0, []), (b"one-more", 0, [3])]), 2, LIMITS, [])
 
