@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from node.cli.members import show_members
+from node.cli.cluster.members import show_members
 
 RULES = """
 domain: api

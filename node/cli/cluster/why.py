@@ -6,7 +6,7 @@ import click
 import trio
 from msgspec import Struct
 
-from node.cli.check import decided_by, keys_hint, node_of, room_left
+from node.cli.cluster.check import decided_by, keys_hint, node_of, room_left
 from node.cli.common import (
     as_json,
     cluster_option,

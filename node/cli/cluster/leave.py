@@ -4,8 +4,8 @@ import click
 import trio
 from msgspec import Struct
 
+from node.cli.cluster.members import GONE
 from node.cli.common import NumberRange, as_json, cluster_option, json_option, need_cluster
-from node.cli.members import GONE
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner, Result
 
-from node.cli.throttled import _key_of, throttled
+from node.cli.cluster.throttled import _key_of, throttled
 from node.metrics.denied_keys import DeniedKey
 from ringfence.errors import RingfenceError
 from ringfence.rules import Descriptor

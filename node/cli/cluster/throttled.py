@@ -18,8 +18,8 @@ import msgspec
 import trio
 from rich.table import Table
 
+from node.cli.cluster.members import GONE
 from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
-from node.cli.members import GONE
 from node.metrics.denied_keys import DeniedKey, joined, values_of
 from node.metrics.throttled_keys import PERIOD
 from ringfence.client.connect import open_cluster

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hashring import Member, NodeId, Ring, shard_of
-from node.cli.check import decided_by, name_of_decider
+from node.cli.cluster.check import decided_by, name_of_decider
 from ringfence.client.decision import Decision
 from ringfence.limiter import Code
 from ringfence.peering.routing import Routes

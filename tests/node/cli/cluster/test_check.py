@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from node.cli.check import room_left
+from node.cli.cluster.check import room_left
 from node.demo.cluster import DemoCluster
 from ringfence.client.decision import Status, decide
 from ringfence.limiter import Limit
