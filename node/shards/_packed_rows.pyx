@@ -7,17 +7,17 @@ numbers of its state. Numbers have 7 bits in each byte, the lowest bits first.
 from collections import Counter
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from hashring._murmur cimport SHARD_SHIFT, murmur3
 from ringfence.limiter.compiled._states cimport (
     PackedRow, first_packed_row, next_packed_row, packed_number, put_packed_number,
 )
-from ringfence.limiter.packed._packed_dict cimport PackedDict, Record, ringfence_fetch
+from ringfence.limiter.packed._packed_dict cimport (
+    PackedDict, Record, join_numbers, ringfence_fetch,
+)
 
 from node.shards.replica_rows import merged
 
@@ -41,26 +41,17 @@ def pack_row(limit, arrived_at, list state not None) -> bytes:
 
     Raises `OverflowError` if a number is negative or has more than 64 bits.
     """
-    cdef uint8_t[256] buffer
-    cdef Py_ssize_t most = (len(state) + 1) * LONGEST_NUMBER + INSTANT
-    cdef uint8_t* begin = &buffer[0]
-    if most > <Py_ssize_t>sizeof(buffer):
-        begin = <uint8_t*>malloc(most)
-        if begin == NULL:
-            raise MemoryError
-    cdef uint8_t* place
-    cdef uint64_t instant
-    try:
-        instant = PyLong_AsUnsignedLongLong(arrived_at)
-        place = put_packed_number(begin, PyLong_AsUnsignedLongLong(limit))
-        memcpy(place, &instant, INSTANT)
-        place += INSTANT
-        for number in state:
-            place = put_packed_number(place, PyLong_AsUnsignedLongLong(number))
-        return PyBytes_FromStringAndSize(<char*>begin, place - begin)
-    finally:
-        if begin != &buffer[0]:
-            free(begin)
+    cdef uint8_t[LONGEST_NUMBER + INSTANT] head
+    cdef uint64_t instant = PyLong_AsUnsignedLongLong(arrived_at)
+    cdef uint8_t* end = _put_head(head, limit, instant)
+    return join_numbers(head, end - head, state)
+
+
+cdef uint8_t* _put_head(uint8_t* place, limit, uint64_t instant) except NULL:
+    """Write the number of the limit and the instant of arrival; return the place behind them."""
+    place = put_packed_number(place, PyLong_AsUnsignedLongLong(limit))
+    memcpy(place, &instant, INSTANT)
+    return place + INSTANT
 
 
 cdef const uint8_t* _read_head(bytes row, uint64_t* limit, uint64_t* instant) except NULL:
@@ -203,9 +194,7 @@ cdef class _Keeper:
         if row.numbers:
             if row.limit >= <uint64_t>len(self.numbers):
                 raise ValueError("packed rows must have known limits")
-            end = put_packed_number(head, PyLong_AsUnsignedLongLong(self.numbers[row.limit]))
-            memcpy(end, &self.instant, INSTANT)
-            end += INSTANT
+            end = _put_head(head, self.numbers[row.limit], self.instant)
             rows._put(
                 at, row.key, row.key_size, head, <uint32_t>(end - head), row.state,
                 <uint32_t>(row.next - row.state),

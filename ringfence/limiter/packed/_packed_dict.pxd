@@ -18,6 +18,9 @@ cdef extern from *:
     void ringfence_fetch(const void* place) nogil
 
 
+cdef bytes join_numbers(const uint8_t* head, Py_ssize_t head_size, list numbers)
+
+
 cdef struct Record:
     uint8_t* key  # behind the first bytes that many keys share
     uint8_t* row

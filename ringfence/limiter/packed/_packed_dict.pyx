@@ -39,8 +39,13 @@ def pack_numbers(list numbers not None) -> bytes:
 
     Raises `OverflowError` if a number is negative or has more than 64 bits.
     """
+    return join_numbers(NULL, 0, numbers)
+
+
+cdef bytes join_numbers(const uint8_t* head, Py_ssize_t head_size, list numbers):
+    """Return the bytes of `head`, followed by packed numbers; raises as `pack_numbers` does."""
     cdef uint8_t[256] buffer
-    cdef Py_ssize_t most = len(numbers) * LONGEST_NUMBER
+    cdef Py_ssize_t most = head_size + len(numbers) * LONGEST_NUMBER
     cdef uint8_t* begin = &buffer[0]
     cdef uint8_t* place
     if most > <Py_ssize_t>sizeof(buffer):
@@ -48,7 +53,8 @@ def pack_numbers(list numbers not None) -> bytes:
         if begin == NULL:
             raise MemoryError
     try:
-        place = begin
+        memcpy(begin, head, head_size)
+        place = begin + head_size
         for number in numbers:
             place = put_packed_number(place, PyLong_AsUnsignedLongLong(number))
         return PyBytes_FromStringAndSize(<char*>begin, place - begin)
