@@ -20,7 +20,7 @@ from simulations.judging.allowed_loss import REPLICATION_LAG_S
 from simulations.judging.excuses import Excuse, Excuses, Place
 from simulations.judging.ledger import Answered
 from simulations.judging.limits_in_force import RuleLimits
-from simulations.oracle import Bound, Drain, Question, Refund, Spend
+from simulations.oracle import Bound, Drain, Question, Refund, Spend, Terms
 from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
 
@@ -168,7 +168,7 @@ class CounterView:
                 *(host, _conversions(place, host, decided), end, _undivided(self, place, host))
             )
         ]
-        if {rate for _, _, rate in spans} <= {self.limit.amount}:
+        if {rate for _, _, rate in spans} <= {Terms.of(self.limit).rate}:
             return []
         bounds = sorted({at for begin, until, _ in spans for at in (begin, until)})
         found: list[Drain] = []
@@ -451,13 +451,13 @@ def _undivided(view: CounterView, place: Place, host: str) -> list[tuple[float, 
 def _levels(limit: Limit, answer: Answered, units: int, used: int, most: int) -> tuple[int, int]:
     """Return the lowest level at the begin of a decision and the highest one at its end, in ticks
     of a bucket. A denial states the level by its retry time, in milliseconds."""
-    unit = limit.period_ns
+    unit, rate = limit.period_ns, Terms.of(limit).rate
     lowest, highest = max(used - 1, units) * unit, most * unit
     if not answer.allowed and answer.retry_after is not None and 0 < answer.cost <= limit.ceiling:
         room = (limit.ceiling - answer.cost) * unit
         wait = round(answer.retry_after * 1e9)
-        lowest = max(lowest, room + (wait - RETRY_ERROR_NS) * limit.amount)
-        highest = min(highest, room + (wait + RETRY_ERROR_NS) * limit.amount)
+        lowest = max(lowest, room + (wait - RETRY_ERROR_NS) * rate)
+        highest = min(highest, room + (wait + RETRY_ERROR_NS) * rate)
     return lowest, max(lowest, highest)
 
 

@@ -131,7 +131,7 @@ def total_bounds(
         return bounds(terms, spends, questions, drains)
     found: dict[int, list[Bound]] = {}
     for more in sorted(set(sides)):
-        together = terms._replace(amount=terms.amount * (more + 1), burst=terms.hard)
+        together = terms._replace(amount=terms.rate * (more + 1), burst=terms.hard)
         faster = [each._replace(most=each.most * (more + 1)) for each in drains]
         found[more] = bounds(together, spends, questions, faster)
     return [found[more][at] for at, more in enumerate(sides)]
@@ -154,7 +154,8 @@ def _drains_of_parts(
     ]
     if not spans:
         return [*drains]
-    usual = Drain(0, 0, counter.limit.amount, counter.limit.amount)
+    rate = Terms.of(counter.limit).rate
+    usual = Drain(0, 0, rate, rate)
     found: list[Drain] = []
     instants = {at for each in drains for at in (each.begin, each.end)}
     for begin, end in pairwise(sorted(instants.union(*(span[:2] for span in spans)))):
@@ -402,7 +403,7 @@ class _Decision(Struct, frozen=True):
             return 0
         answer, counter = self.row.answer, self.counter
         clock_s = counter.excuses.clocks.followed_s(counter.place_of(answer), answer.answered_at)
-        return ceil(clock_s * 1e9 * limit.amount / limit.period_ns)
+        return ceil(clock_s * 1e9 * Terms.of(limit).rate / limit.period_ns)
 
     def _dropped_by_merge(self, limit: Limit) -> int:
         """Return the units of a sliding window that a merge may have dropped.
@@ -423,7 +424,7 @@ class _Decision(Struct, frozen=True):
         clock_s = counter.clock_error_s(answer) + counter.excuses.clocks.followed_s(
             counter.place_of(answer), answer.answered_at
         )
-        rounding_ns = counter.rounding * limit.period_ns // max(1, limit.amount)
+        rounding_ns = counter.rounding * limit.period_ns // Terms.of(limit).rate
         return RETRY_ERROR_NS + round(clock_s * 1e9) + rounding_ns
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from ringfence.limiter import Limit
 from simulations.judging.allowed_loss import hosts_of, members_of
+from simulations.oracle import Terms
 from simulations.scenarios.scenario import Fault, Scenario
 
 __all__ = ["LimitsInForce", "RuleLimits"]
@@ -42,7 +43,7 @@ class RuleLimits:
         if not self.usual.is_bucket:
             return 1.0
         limits = [limit for steps in self.by_host.values() for _, limit in steps]
-        rates = [max(1, limit.amount) for limit in (self.usual, *limits)]
+        rates = [Terms.of(limit).rate for limit in (self.usual, *limits)]
         return max(rates) / min(rates)
 
     def changes(self, host: str, begin: float, end: float) -> _Steps:
@@ -72,7 +73,7 @@ class RuleLimits:
         spans = [(begin, until, each) for (begin, each), until in zip(steps, ends, strict=True)]
         for begin, until, limit in [*spans, *others]:
             converted = [answered for asked, answered in decided if asked > until]
-            yield begin, min(converted, default=end), limit.amount
+            yield begin, min(converted, default=end), Terms.of(limit).rate
 
     def mapped(self, change: Callable[[Limit], Limit]) -> "RuleLimits":
         """Return the limits that a function makes of these ones."""

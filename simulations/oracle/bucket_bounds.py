@@ -2,7 +2,7 @@
 
 The level never falls when units are poured later, or when a refund comes earlier. So the level is
 lowest with each unit poured as early as possible, and highest as late as possible. Levels are
-integers: one unit is `period_ns` ticks, and `amount` ticks drain in one ns.
+integers: one unit is `period_ns` ticks, and `rate` ticks drain in one ns.
 """
 
 from bisect import bisect_left, bisect_right
@@ -97,7 +97,7 @@ class BucketReadings:
 
 
 def _bound(terms: Terms, question: Question, lower: int, upper: int) -> Bound:
-    unit, rate = terms.period_ns, terms.amount or 1
+    unit, rate = terms.period_ns, terms.rate
     upper = max(0, upper - question.own * unit)
     room = (terms.ceiling - (question.cost or 1)) * unit
     shortest = max(1, -(-(lower - room) // rate))
@@ -110,7 +110,7 @@ class _Rate:
 
     def __init__(self, terms: Terms, others: Sequence[tuple[int, int, int]]) -> None:
         """`others` are begin, end and rate of each interval, in order and disjoint."""
-        self._usual = terms.amount or 1
+        self._usual = terms.rate
         rates = [self._usual, *(rate for _, _, rate in others)]
         self.least, self.most = min(rates), max(rates)
         self._begins: list[int] = []

@@ -141,5 +141,5 @@ class Bound(NamedTuple):
         """Return the shortest and the longest right delay of an admitted check, in ns."""
         if not terms.queue:
             return 0, 0
-        shortest = max(0, self.least - 1) * terms.period_ns // (terms.amount or 1)
-        return shortest, -(-self.most * terms.period_ns // (terms.amount or 1))
+        shortest = max(0, self.least - 1) * terms.period_ns // terms.rate
+        return shortest, -(-self.most * terms.period_ns // terms.rate)

@@ -106,6 +106,11 @@ class Terms(NamedTuple):
         return self.hard + self.hard * self.soft_permille // 1000
 
     @property
+    def rate(self) -> int:
+        """Units that drain from a bucket in one period; one unit if the limit admits nothing."""
+        return max(self.amount, 1)
+
+    @property
     def slot_ns(self) -> int:
         """Length of one slot of a sliding window."""
         return self.period_ns // self.slots

@@ -71,11 +71,11 @@ class Usage(ABC):
 
 
 class Level(Usage):
-    """Level of a bucket. It falls evenly by `amount` units a period, and never below 0."""
+    """Level of a bucket. It falls evenly by `rate` units a period, and never below 0."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
-        self._rate = Fraction(terms.amount or 1, terms.period_ns)
+        self._rate = Fraction(terms.rate, terms.period_ns)
         self._level, self._since = Fraction(0), 0
 
     def used(self, at: int) -> Fraction:
@@ -87,7 +87,7 @@ class Level(Usage):
     def take_over(self, old: Usage, now: int) -> None:
         """Keep the level of another bucket in units, rounded up to whole ticks of this one."""
         if isinstance(old, Level):
-            ticks = self.terms.period_ns // gcd(self.terms.period_ns, self.terms.amount or 1)
+            ticks = self.terms.period_ns // gcd(self.terms.period_ns, self.terms.rate)
             self._level, self._since = Fraction(ceil(old.used(now) * ticks), ticks), now
         else:
             super().take_over(old, now)

@@ -409,3 +409,27 @@ def test_a_merge_may_drop_the_rest_of_a_unit_of_the_window_before(until, left) -
     }
 
     assert accepted == left
+
+
+@pytest.mark.parametrize(
+    ("cost", "allowed", "found"),
+    [
+        (2, True, set()),
+        (3, True, {"over_admission"}),
+        (2, False, {"wrong_denial"}),
+        (3, False, set()),
+    ],
+)
+def test_a_part_that_admits_nothing_drains_by_one_unit_a_period(cost, allowed, found) -> None:
+    """The first denial converts a level of 2.34 units, of which 0.26 are left in the end."""
+    lower = Fault(2.0, "rules", 12.0, {"part": 0.17})  # One of six units, which is that of dc1.
+    decided = [(1.0, 3, True), (2.1, 1, False), (12.5, cost, allowed)]
+    answers = [
+        replace(each, cost=units)
+        for at, units, is_allowed in decided
+        for each in rows(1, at, at, "dc2", allowed=is_allowed)
+    ]
+
+    settled = Disturbances(samples={"dc2": [(0.0, 0)]})
+
+    assert violated("split", answers, [lower], datacenters=2, disturbances=settled) == found
