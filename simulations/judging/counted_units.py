@@ -16,10 +16,9 @@ from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.link import LinkSettings
 from ringfence.peering.routing.hedging import MIN_MARGIN
 from ringfence.wire import Source
-from simulations.judging.allowed_loss import REPLICATION_LAG_S
 from simulations.judging.excuses import Excuse, Excuses, Place
 from simulations.judging.ledger import Answered
-from simulations.judging.limits_in_force import RuleLimits
+from simulations.judging.limits_in_force import RuleLimits, conversions
 from simulations.oracle import Bound, Drain, Question, Refund, Spend, Terms
 from simulations.oracle import Reading as OracleReading
 from simulations.runtimes.virtual_time import EPOCH_NS
@@ -165,7 +164,7 @@ class CounterView:
             if place.datacenter == self.datacenter
             for host in self._deciders(place, -inf, end)
             for span in self.limits.rates(
-                *(host, _conversions(place, host, decided), end, _undivided(self, place, host))
+                *(host, conversions(place, host, decided), end, _undivided(self, place, host))
             )
         ]
         if {rate for _, _, rate in spans} <= {Terms.of(self.limit).rate}:
@@ -225,12 +224,12 @@ class CounterView:
         last = answer.answered_at
         if row.is_split:  # A merge may add the units of one side at its own instant.
             last = max([last, *(each.end for each in row.excuses if not each.is_alone)])
-        shared_at = self.shared_at(answer)
+        arrived_at, may_be_ignored = self.arrival(answer, last)
         if self.limit.is_bucket:  # Units of another data center drain from their arrival on.
             wrong_s = self.wrong_drain_s(answer)
-            last = max(last, shared_at) + wrong_s
-            least = 0 if wrong_s else least
-        known = max(last, self.excuses.replicated_at(place, answer), shared_at)
+            last = max(last, arrived_at) + wrong_s
+            least = 0 if wrong_s or may_be_ignored else least
+        known = max(last, self.excuses.replicated_at(place, answer), arrived_at)
         if most:
             shift = self._window_shift_s(answer)
             yield self.spend(answer.asked_at - shift, last + shift, least, most, known)
@@ -241,7 +240,7 @@ class CounterView:
             late = replace(answer, answered_at=answer.answered_at + _LATE_S)
             until = max([last, late.answered_at, *(each.end for each in row.excuses)])
             if self.limit.is_bucket:
-                until = max(until, self.shared_at(late))
+                until = max(until, self.arrival(late, until)[0])
             more = answer.cost * (MOST_DECIDERS - 1)
             yield self.spend(answer.asked_at, until, 0, more, until + MERGE_S)
 
@@ -259,9 +258,10 @@ class CounterView:
         Charges are left out: no limit restricts them, and only one side of a split may have them.
         """
         answer = row.answer
-        is_lost = row.may_be_lost or self.wrong_drain_s(answer) > 0
+        arrived_at, may_be_ignored = self.arrival(answer, answer.answered_at)
+        is_lost = row.may_be_lost or may_be_ignored or self.wrong_drain_s(answer) > 0
         cost = answer.cost if answer.spends and not (is_lost or answer.is_charge) else 0
-        known = max(answer.answered_at, self.shared_at(answer))
+        known = max(answer.answered_at, arrived_at)
         shift = self._window_shift_s(answer)
         first, last = answer.asked_at - shift, answer.answered_at + shift
         return self.spend(first, last, cost, cost, known)
@@ -409,13 +409,26 @@ class CounterView:
         """Return whether another data center counts a check and sends its counts to this one."""
         return not self.is_divided and self.place_of(answer).datacenter != self.datacenter
 
-    def shared_at(self, answer: Answered) -> float:
-        """Return when the judged data center certainly has the units of a check in another one."""
-        place = self.place_of(answer)
-        here = self.places.get(self.datacenter)
+    def arrival(self, answer: Answered, counted_at: float) -> tuple[float, bool]:
+        """Return when the judged data center has the units of a check in another one at the latest,
+        and whether it may ignore them.
+
+        `counted_at` is the latest time at which the other data center counts them. A bucket ignores
+        units that arrive later than in the period after the one in which they were counted.
+        """
+        place, here = self.place_of(answer), self.places.get(self.datacenter)
         if here is None or place.datacenter == here.datacenter:
-            return -inf
-        return self.excuses.shared_at(here, place, answer)
+            return -inf, False
+        shared_at = self.excuses.shared_at(here, place, answer)
+        if not self.limit.is_bucket:
+            return shared_at, False
+        error = _CLOCK_SKEW_S + sum(
+            self.excuses.clocks.offset_s(each, answer.asked_at, max(counted_at, shared_at))
+            for each in (here, place)
+        )
+        earliest = _end_of_next_period(self, answer.asked_at - error) - error
+        latest = _end_of_next_period(self, counted_at + error) + error
+        return min(shared_at, latest), shared_at > earliest
 
     def spend(
         self,
@@ -441,6 +454,13 @@ class CounterView:
         return EPOCH_NS + round((self.began + min(seconds, _LONGEST_S)) * 1e9)
 
 
+def _end_of_next_period(view: CounterView, seconds: float) -> float:
+    """Return the end of the period after the one that contains an instant."""
+    period_ns = view.limit.period_ns
+    end = (view.instant(seconds) // period_ns + 2) * period_ns
+    return (end - view.instant(0.0)) / 1e9
+
+
 def _undivided(view: CounterView, place: Place, host: str) -> list[tuple[float, float, Limit]]:
     """Return the whole limit with the intervals in which a host may apply it instead of a part."""
     if view.whole is None:
@@ -459,16 +479,6 @@ def _levels(limit: Limit, answer: Answered, units: int, used: int, most: int) ->
         lowest = max(lowest, room + (wait - RETRY_ERROR_NS) * rate)
         highest = min(highest, room + (wait + RETRY_ERROR_NS) * rate)
     return lowest, max(lowest, highest)
-
-
-def _conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[tuple[float, float]]:
-    """Return the intervals in which checks and charges that an owner decided convert the bucket of
-    a host to the present limit."""
-    if host == place.hosts[0]:
-        return [(each.asked_at, each.answered_at) for each in decided]
-    return [
-        (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
-    ]
 
 
 def counted_twice(view: CounterView, row: Row) -> Iterator[Spend]:

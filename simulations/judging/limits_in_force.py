@@ -11,11 +11,13 @@ from math import inf
 from typing import TypeAlias
 
 from ringfence.limiter import Limit
-from simulations.judging.allowed_loss import hosts_of, members_of
+from simulations.judging.allowed_loss import REPLICATION_LAG_S, hosts_of, members_of
+from simulations.judging.excuses import Place
+from simulations.judging.ledger import Answered
 from simulations.oracle import Terms
 from simulations.scenarios.scenario import Fault, Scenario
 
-__all__ = ["LimitsInForce", "RuleLimits"]
+__all__ = ["LimitsInForce", "RuleLimits", "conversions"]
 
 _Factors: TypeAlias = tuple[float, ...]
 """Factors by which each amount of the rule file is multiplied and rounded, one after the other."""
@@ -141,3 +143,13 @@ def _scaled(limit: Limit, factors: _Factors) -> Limit:
     for factor in factors:
         amount = max(1, int(amount * factor))
     return limit if amount == limit.amount else replace(limit, amount=amount)
+
+
+def conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[tuple[float, float]]:
+    """Return the intervals in which checks and charges that an owner decided convert the bucket of
+    a host to the present limit."""
+    if host == place.hosts[0]:
+        return [(each.asked_at, each.answered_at) for each in decided]
+    return [
+        (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
+    ]

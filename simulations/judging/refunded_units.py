@@ -41,10 +41,11 @@ def refunded_units(view: CounterView, answer: Answered, *, is_alone: bool = Fals
         most = answer.cost * (MOST_DECIDERS if excuses else 1)
         return view.spend(answer.asked_at, until, 0, most, until + MERGE_S)
     least = 0 if view.is_divided else answer.cost  # Else a refund could remove other units.
+    last = answer.answered_at
     if view.limit.is_bucket and view.is_elsewhere(answer):
-        last = view.shared_at(answer) + view.wrong_drain_s(answer)
-    else:
-        last = answer.answered_at
+        arrived_at, may_be_ignored = view.arrival(answer, last)
+        last = arrived_at + view.wrong_drain_s(answer)
+        least = 0 if may_be_ignored else least
     return view.spend(
         *(answer.asked_at, last, least, answer.cost, answer.answered_at),
         _refund_of(view, answer, is_alone=is_alone),

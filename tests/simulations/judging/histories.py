@@ -40,6 +40,8 @@ descriptors:
       requests_per_unit: 5
       algorithm: sliding_window_log
       global: {mode: home, home: dc1}
+  - key: queue_of_all
+    rate_limit: {period: 30s, requests_per_unit: 3, algorithm: leaky_bucket, scope: global}
 """
 KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
 KNOWN["opened"] = adhoc_rule(parse_limit("10/5s first_hit"))  # No rule file has such limits.

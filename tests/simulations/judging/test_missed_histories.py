@@ -249,3 +249,25 @@ def test_a_node_that_restarted_alone_drains_a_split_bucket_by_the_whole_limit(
 
     found = violated("split", answers, [crash], datacenters=2, disturbances=moved)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("until", "at", "allowed", "found"),
+    [
+        (None, 55.0, True, {"over_admission"}),
+        (40.0, 55.0, True, {"over_admission"}),  # The units arrived in the next period, until 60 s.
+        (50.0, 70.0, True, set()),
+        (50.0, 70.0, False, set()),
+        (50.0, 239.5, False, set()),
+        (50.0, 241.5, False, {"wrong_denial"}),  # They arrived before 60 s, or never.
+    ],
+)
+def test_a_bucket_may_ignore_units_of_another_data_center_that_a_cut_delays_for_two_periods(
+    until, at, allowed, found
+) -> None:
+    cut = [] if until is None else [Fault(2.0, "cut", until, {"datacenter": "dc2"})]
+    charge = replace(rows(1, 5, 5, "dc2")[0], cost=20, is_charge=True)
+    check = replace(rows(1, at, at)[0], allowed=allowed, retry_after=None if allowed else 1.0)
+
+    laws = violated("queue_of_all", [charge, check], cut, datacenters=2, end=300.0)
+    assert laws - {"retry_after"} == found
