@@ -67,12 +67,12 @@ class Replication:
         self._me = me
         self._ownership = ownership
         self._changed = ownership.changed
+        # A replica must drain and expire by the limit that its owner applies.
+        engine.on_conversion.append(self._changed.add)
         self._sender = sender
         self._engine = engine
         self._counters = counters
-        self._link_to = link_to
-        self._clock = clock
-        self._containment = containment
+        self._link_to, self._clock, self._containment = link_to, clock, containment
         self._max_keys = max_keys
         self._ring = Ring.of(())
         self._in_flight: dict[NodeId, dict[int, int]] = {}

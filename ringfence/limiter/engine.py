@@ -57,6 +57,7 @@ class Engine:
             max_keys=max_keys, max_bytes=max_bytes, first_slot_id=first_slot_id, tables=tables
         )
         self._rules = self._tables.rules
+        self.on_conversion = self._tables.on_conversion
         self._frames = self._tables.backend.frames(
             lambda keys, costs, now: decide_group(self._members(keys, costs, (), ()), now),
             self._tables,

@@ -4,7 +4,7 @@ All tables together have at most `max_keys` keys and `max_bytes` bytes. The larg
 first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -57,6 +57,8 @@ class RuleTables:
         """Tables by rule id, the first 8 bytes of a key. The dictionary object is never
         replaced."""
         self.backend = tables or ReferenceTables()
+        self.on_conversion: list[Callable[[bytes], None]] = []
+        """Callbacks of all tables, see `Table.on_conversion`."""
         self._max_keys = max_keys
         self._max_bytes = max_bytes or max(MIN_BYTES, BYTES_PER_KEY * max_keys)
         self._largest = _largest_entry(())
@@ -171,13 +173,15 @@ class RuleTables:
     def _new_table(
         self, limit: Limit, *, is_shared: bool = False, lists_keys: bool = False
     ) -> Table:
-        return self.backend.table(
+        table = self.backend.table(
             limit,
             max_keys=self._max_keys,
             first_slot_id=self._first_slot_id,
             is_shared=is_shared,
             lists_keys=lists_keys,
         )
+        table.on_conversion = self.on_conversion
+        return table
 
 
 def _bytes_in_use(table: Table) -> int:

@@ -7,7 +7,7 @@ removes expired ones.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from ringfence.limiter.counter_map import CounterMap
@@ -51,6 +51,8 @@ class Table:
             raise ValueError(f"max_keys must be at least 1, got {max_keys}")
         self.evicted = 0
         """Number of keys that were evicted while in use."""
+        self.on_conversion: Sequence[Callable[[bytes], None]] = ()
+        """Callbacks for keys whose counters are converted to another limit, also by a denial."""
         self._max_keys = max_keys
         self._is_shared = is_shared
         self._slot_numbers = SlotNumbers(first_slot_id)
@@ -110,6 +112,8 @@ class Table:
                     counter = scheme.adopt(counter, now)
                     if cost or scheme is own:  # A peek with another limit changes nothing.
                         self._counters.put(key, counter)
+                        for report in self.on_conversion:
+                            report(key)
                 row = counter.check(cost, now)
                 if scheme.grows:
                     self._counters.weigh(key)
@@ -316,6 +320,8 @@ class Table:
         ):  # Other data centers number windows by the table's limit.
             counter = self._scheme.adopt(counter, now)
             self._keep(key, counter, now)
+            for report in self.on_conversion:
+                report(key)
         return counter.local_counts(now) if isinstance(counter, Shared) else []
 
     def remote_counts(self, key: bytes, writer: str, now: int) -> list[int]:

@@ -147,9 +147,9 @@ class CounterView:
     def drains(self, rows: Sequence[Row], end: float) -> list[Drain]:
         """Return the rates of a bucket over time if faults change them.
 
-        After a change, a bucket drains by the limit before it until the next check or charge. A
-        replica drains by that limit until a check or charge has added units. A host that knows no
-        other data center applies the whole of a divided limit.
+        After a change, a bucket drains by the limit before it until the next check or charge. The
+        replica then follows. A host that knows no other data center applies the whole of a divided
+        limit.
         """
         if not self.limit.is_bucket:
             return []

@@ -148,8 +148,5 @@ def _scaled(limit: Limit, factors: _Factors) -> Limit:
 def conversions(place: Place, host: str, decided: Sequence[Answered]) -> list[tuple[float, float]]:
     """Return the intervals in which checks and charges that an owner decided convert the bucket of
     a host to the present limit."""
-    if host == place.hosts[0]:
-        return [(each.asked_at, each.answered_at) for each in decided]
-    return [
-        (each.asked_at, each.answered_at + REPLICATION_LAG_S) for each in decided if each.spends
-    ]
+    lag_s = 0.0 if host == place.hosts[0] else REPLICATION_LAG_S
+    return [(each.asked_at, each.answered_at + lag_s) for each in decided]

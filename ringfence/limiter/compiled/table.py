@@ -230,11 +230,15 @@ class CompiledTable(HotTable, Table):
             if cost and row[0] <= OVER_SOFT:
                 self._insert(key, counter, now)
         else:
-            if counter.scheme is not scheme:
+            is_converted = counter.scheme is not scheme
+            if is_converted:
                 counter = scheme.adopt(counter, now)
             row = counter.check(cost, now)
             if cost or scheme is own:  # A peek with another limit changes nothing.
                 self._keep(key, counter, now)
+                if is_converted:
+                    for report in self.on_conversion:
+                        report(key)
         if cost:
             self._remove_expired(now)
         return row

@@ -6,6 +6,7 @@ import pytest
 
 from ringfence.limiter import (
     Algorithm,
+    Code,
     Engine,
     EngineRule,
     Limit,
@@ -193,3 +194,37 @@ def test_one_check_evicts_few_packed_counters() -> None:
 
     assert engine.evicted > 10_000
     assert most <= 300
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.SLIDING_WINDOW])
+@pytest.mark.parametrize("is_compiled", COMPILED)
+def test_a_denied_check_reports_the_key_that_it_converts_to_another_limit_once(
+    algorithm: Algorithm, *, is_compiled: bool
+) -> None:
+    large, small = (Limit.of_ns(amount, MINUTE, algorithm) for amount in (5, 2))
+    engine = engine_of(large, is_compiled=is_compiled)
+    reported: list[bytes] = []
+    engine.on_conversion.append(reported.append)
+    engine.decide([key(0, 1)], [5], [], [], [], 0)
+    engine.set_rules({0: EngineRule(small)})
+    assert not reported
+
+    codes = [engine.decide([key(0, 1)], [1], [], [], [], 0).codes for _ in range(2)]
+
+    assert codes == [[Code.DENIED]] * 2
+    assert reported == [key(0, 1)]
+
+
+@pytest.mark.parametrize("is_compiled", COMPILED)
+def test_a_key_is_reported_that_is_converted_to_send_its_counts(*, is_compiled: bool) -> None:
+    large, small = (Limit.of_ns(amount, MINUTE, Algorithm.TOKEN_BUCKET) for amount in (5, 2))
+    engine = engine_of(large, is_compiled=is_compiled)
+    reported: list[bytes] = []
+    engine.on_conversion.append(reported.append)
+    engine.set_rules({0: EngineRule(large, is_shared=True)})
+    engine.decide([key(0, 1)], [5], [], [], [], 0)
+    engine.set_rules({0: EngineRule(small, is_shared=True)})
+
+    engine.local_counts([key(0, 1)], 0)
+
+    assert reported == [key(0, 1)]

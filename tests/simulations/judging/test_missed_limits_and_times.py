@@ -128,24 +128,6 @@ def test_a_bucket_drains_more_slowly_while_a_fault_lowers_its_limit(part, found)
     assert violated("single", answers, faults if part else []) == found
 
 
-@pytest.mark.parametrize(("crash_at", "found"), [(2.9, set()), (None, {"retry_after"})])
-def test_a_replica_drains_by_the_old_limit_although_the_owner_denied_a_check(
-    crash_at, found
-) -> None:
-    lower = Fault(1.0, "rules", 3.2, {"part": 0.5})
-    crash = Fault(crash_at or 0.0, "crash", 3.1, {"node": order_of("single")[0]})
-    settled = Disturbances(samples={"dc1": [(0.0, 0)]})
-    denied = [
-        Answered(at, at + 0.001, "dc1", "k", 1, False, Source.OWNER, wait)
-        for at, wait in [(1.1, 12.25), (4.0, 2.0)]
-    ]
-
-    answers = [*rows(1, 0, 1), *denied]
-    faults = [lower, crash] if crash_at else [lower]
-    moved = None if crash_at else settled
-    assert violated("single", answers, faults, disturbances=moved) == found
-
-
 @pytest.mark.parametrize(("at", "found"), [(9.5, set()), (11.0, {"wrong_denial"})])
 def test_a_clock_that_was_set_back_stops_a_bucket_at_its_higher_rate(at, found) -> None:
     owner, *_ = order_of("bucket")
@@ -158,18 +140,20 @@ def test_a_clock_that_was_set_back_stops_a_bucket_at_its_higher_rate(at, found) 
 
 
 @pytest.mark.parametrize(
-    ("first_at", "allowed", "found"), [(6.5, False, set()), (1.0, True, {"over_admission"})]
+    ("first_at", "allowed", "found"),
+    [(6.5, None, set()), (6.5, False, {"over_admission"}), (1.0, True, {"over_admission"})],
 )
-def test_a_replica_drains_by_the_limit_before_until_a_check_adds_units(
+def test_a_replica_drains_by_the_limit_of_the_last_check_that_its_owner_decided(
     first_at, allowed, found
 ) -> None:
     owner = order_of("single")[0]
     faults = [Fault(8, "rules", 60, {"part": 0.2}), Fault(15, "crash", 40, {"node": owner})]
     first = Answered(first_at, first_at + 0.001, "dc1", "k", 1, True, Source.OWNER)
-    second = Answered(9.0, 9.001, "dc1", "k", 1, allowed, Source.OWNER, 17.5)
+    second = Answered(9.0, 9.001, "dc1", "k", 1, bool(allowed), Source.OWNER, 17.5)
     third = Answered(16.0, 16.001, "dc1", "k", 1, True, Source.STANDBY)
 
-    assert violated("single", [first, second, third], faults) == found
+    answers = [first, third] if allowed is None else [first, second, third]
+    assert violated("single", answers, faults) == found
 
 
 @pytest.mark.parametrize(("by_s", "found"), [(-3600, set()), (None, {"wrong_denial"})])

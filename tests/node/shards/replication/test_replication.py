@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.shards.replication import INTERVAL, Replication
-from ringfence.limiter import Algorithm, Limit
+from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.link import Link
 from ringfence.wire import (
     Copy,
@@ -115,6 +115,28 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
     assert sorted(
         key for frame, _ in standby.frames for key in frame.counts.unpack().keys
     ) == sorted(keys)
+
+
+def test_a_counter_that_a_denied_check_converts_to_another_limit_is_replicated() -> None:
+    """Otherwise the replica of a bucket drains by the old limit, so the standby has less units."""
+    owner, standby_node = Peer(A), Peer(B)
+    fast, slow = (Limit.of_ns(amount, DAY, Algorithm.TOKEN_BUCKET) for amount in (24, 1))
+    owner.engine.set_rules({RULE: EngineRule(fast)})
+    owner.ownership.start([SHARD])
+    replication, standby = replicating(owner)
+    owner.spend(KEYS[0], units=24)
+    list(replication.send_changes())
+    standby.answer(Done(1))
+
+    owner.engine.set_rules({RULE: EngineRule(slow)})
+    owner.spend(KEYS[0])
+    list(replication.send_changes())
+
+    [(frame, _)] = standby.frames
+    standby_node.engine.restore(frame.counts.unpack(), NOW)
+    in_an_hour = NOW + DAY // 24
+    assert owner.engine.used(KEYS[0], in_an_hour) == 24
+    assert standby_node.engine.used(KEYS[0], in_an_hour) == 24
 
 
 @pytest.mark.parametrize("how", ["decided", "marked"])
