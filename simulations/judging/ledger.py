@@ -88,6 +88,12 @@ class Column:
         """Return the data centers whose clients checked the key."""
         return {a.datacenter for a in self.answers}
 
+    @property
+    def used_until(self) -> float:
+        """Return when the last answer for the key arrived, or the last refund was complete."""
+        refunds = [a.refund_done_at for a in self.refunded if a.refund_done_at < inf]
+        return max([*(a.answered_at for a in (*self.answers, *self.refunded)), *refunds])
+
     def by_datacenter(self) -> "list[Column]":
         """Return the answers of each data center separately."""
         names = sorted(self.datacenters)

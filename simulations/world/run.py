@@ -16,6 +16,7 @@ from ringfence.wire import Source
 from simulations.judging.allowed_loss import emptied, hosts_of, overwhelmed
 from simulations.judging.broken_connections import BrokenConnections, Deciders
 from simulations.judging.coverage import count_marks
+from simulations.judging.excuses import Excuses
 from simulations.judging.invariants import MAX_FAILURES, Final, Invariants
 from simulations.judging.pairs import pairs_met
 from simulations.reporting.events import Events
@@ -50,8 +51,9 @@ _MOST_AWAY = 3
 """Nodes that may be away from a cluster at once, for the owners that a key may have."""
 _MOST_PORTS = 20
 """Nodes of a cluster above which no operator reads their admin ports, to save time."""
-_REPLICATED_S = 1.5
-"""Seconds after the last check until its counter is replicated and no cached view is left."""
+_REPLICATED_S = 3.0
+"""Seconds after the last check until its counter is replicated, also in other data centers, and no
+cached view is left."""
 _ROTATED = 0.3
 """Share of the runs with tokens in which the cluster key changes at the end."""
 _RETURN_S = 10.0
@@ -122,11 +124,13 @@ class _Run:
                     await self._wait_for_refutations()
                 else:
                     statistics = await self._wrong_statistics(runner)
+                # The reading peeks at all keys, which sends their counters to the standbys again.
+                replicas = self._wrong_replicas(hosts.now - _REPLICATED_S)
                 final = await self._read_final_state()
                 final.statistics = statistics
                 if not final.problems:
                     await runtime.sleep(_REPLICATED_S)
-                    final.replicas = self._wrong_replicas()
+                    final.replicas = replicas or self._wrong_replicas(hosts.now)
                     final.lending = await self._wrong_lending()
                     final.views = await self._wrong_views()
                     final.rotation = await self._wrong_rotation()
@@ -176,11 +180,14 @@ class _Run:
             return []
         return await wrong_rotation(self._world, *self._closing_clients, random)
 
-    def _wrong_replicas(self) -> list[str]:
-        """Compare the replicas with the counters of their owners."""
-        scenario = self._scenario
+    def _wrong_replicas(self, used_until: float) -> list[str]:
+        """Compare the counters that were not used after an instant with their replicas."""
+        scenario, watch = self._scenario, self._settling
         unsafe = overwhelmed(scenario, failures=MAX_FAILURES) | emptied(scenario)
-        return wrong_replicas(self._world.hosts, self._rules, self._ledger, unsafe)
+        excuses = Excuses(scenario, watch.disturbances, holders=watch.holders)
+        return wrong_replicas(
+            *(self._world.hosts, self._rules, self._ledger, used_until), unsafe, excuses
+        )
 
     async def _wrong_views(self) -> list[str]:
         """Compare the views of the admin ports with the cluster."""

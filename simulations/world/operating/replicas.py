@@ -1,16 +1,21 @@
 """Law of replicas: after the calm, the standby of each counter has all units that its owner counts.
 
-A crash may then happen at any time without a loss. Only limits whose units stay counted until the
-end are compared.
+A crash may then happen at any time without a loss. Counts of aligned windows must be equal. Other
+units expire by their ages, which are only known to the time that a replica needs to arrive, and to
+the errors of both clocks since then.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Self
 
 from hashring import shard_of
 from node.node import Node
-from ringfence.limiter import NS_PER_SECOND, Algorithm, Engine
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Engine, Limit, Snapshot
 from ringfence.peering.engine_choice import engine_rules
-from ringfence.rules import Match, Rule
+from simulations.judging.allowed_loss import REPLICATION_LAG_S
+from simulations.judging.excuses import Excuses
 from simulations.judging.ledger import Ledger
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import NamedRules
@@ -19,81 +24,148 @@ __all__ = ["wrong_replicas"]
 
 _MOST_REPORTED = 5
 """Most reported differences of one run."""
-_DAY_NS = 86_400 * NS_PER_SECOND
-_KEEPING = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
-"""Algorithms that keep every unit for the whole period."""
+_ALIGNED = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
+"""Algorithms whose windows begin at instants of the clock."""
 _MOST_KEYS = 200
 """Most keys of one rule that are compared."""
 
 
 def wrong_replicas(
-    hosts: Hosts, rules: NamedRules, ledger: Ledger, unsafe: Collection[str]
+    hosts: Hosts,
+    rules: NamedRules,
+    ledger: Ledger,
+    used_until: float,
+    unsafe: Collection[str],
+    excuses: Excuses,
 ) -> list[str]:
     """Describe the first replicas that differ from their owners' counters.
 
-    `unsafe` are data centers with so many failures that counters and replicas may differ.
+    Only keys are compared that clients did not use after `used_until`. `unsafe` are data centers
+    with so many failures that counters and replicas may differ.
     """
     found: list[str] = []
     for datacenter in sorted({host.datacenter for host in hosts.running()} - {*unsafe}):
-        places = [
-            match
+        keys = [
+            match.key
             for name in rules.in_file
             for key in ledger.keys(name)[:_MOST_KEYS]
-            if (match := rules.match(name, key)) is not None
-            and _is_kept(match.rule)
+            if ledger.column(name, key).used_until <= used_until
+            and (match := rules.match(name, key)) is not None
+            and match.rule.limit is not None
+            and match.rule.limit.algorithm is not Algorithm.CONCURRENCY
             and match.rule.home in ("", datacenter)
         ]
-        found += _wrong_in(hosts, datacenter, places)
+        found += _Comparison(hosts, datacenter, excuses).wrong(keys)
     return found[:_MOST_REPORTED]
 
 
-def _is_kept(rule: Rule) -> bool:
-    limit = rule.limit
-    return (
-        rule.scope != "global"
-        and limit is not None
-        and limit.algorithm in _KEEPING
-        and limit.period_ns >= _DAY_NS
-    )
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """Counters that one node has, which can be read at any instant."""
+
+    engine: Engine
+    now: int
+    """Present instant on the clock of the node."""
+    limits: dict[bytes, Limit]
+    """Limit that last counted each key."""
+    since: dict[bytes, int]
+    """Instant at which the node got the counter of each key."""
+
+    @classmethod
+    def of(cls, node: Node, parts: Collection[tuple[int, Snapshot]]) -> Self:
+        """Restore the counters that a node has got at different instants."""
+        engine = Engine(max_keys=1 + sum(len(counts.keys) for _, counts in parts))
+        engine.set_rules(engine_rules(node.rules.current.rules()))
+        found = cls(engine, node.clock.now(), {}, {})
+        for at, counts in parts:
+            engine.restore(counts, at)
+            for key, number in zip(counts.keys, counts.which, strict=True):
+                found.limits[key], found.since[key] = counts.limits[number], at
+        return found
+
+    def used(self, key: bytes, later_ns: int = 0) -> int:
+        """Return the units of a key that are in use, now or later."""
+        return self.engine.used(key, self.now + later_ns)
 
 
-def _wrong_in(hosts: Hosts, datacenter: str, places: Collection[Match]) -> Iterator[str]:
-    """Compare the counters of one data center with their replicas."""
-    nodes = {
-        host.name: host.node
-        for host in hosts.running()
-        if host.datacenter == datacenter and host.node is not None
-    }
-    engines: dict[tuple[str, int], Engine] = {}
-    for match in places:
-        shard = shard_of(match.key)
+class _Comparison:
+    """Comparison of the counters of one data center with their replicas."""
+
+    def __init__(self, hosts: Hosts, datacenter: str, excuses: Excuses) -> None:
+        self._datacenter = datacenter
+        self._excuses = excuses
+        self._now = hosts.now
+        self._nodes = {
+            host.name: host.node
+            for host in hosts.running()
+            if host.datacenter == datacenter and host.node is not None
+        }
+
+    def wrong(self, keys: Iterable[bytes]) -> Iterator[str]:
+        """Describe each replica that differs from the counter of its owner."""
+        places = [(key, *found) for key in keys if (found := self._members(shard_of(key)))]
+        counted = {
+            owner: self._counted(owner, [key for key, name, _ in places if name == owner])
+            for owner in sorted({owner for _, owner, _ in places})
+        }
+        replicas = {
+            standby: self._replicated(standby, {shard_of(k) for k, _, n in places if n == standby})
+            for standby in sorted({standby for _, _, standby in places})
+        }
+        for key, owner, standby in places:
+            if wrong := self._difference(counted[owner], replicas[standby], key):
+                yield f"{standby} has a replica of {key.hex()} with {wrong}, its owner is {owner}"
+
+    def _members(self, shard: int) -> tuple[str, str] | None:
+        """Return the owner and the standby of a shard, if both are running."""
+        nodes = self._nodes
         owner = next((name for name, node in nodes.items() if _holds(node, shard)), "")
         if not owner or len(nodes[owner].cluster.ring.members) < 2:
-            continue
+            return None
         standby = nodes[owner].cluster.ring.standby(shard)
-        if standby not in nodes:
-            continue
-        replica = engines.get((standby, shard))
-        if replica is None:
-            replica = engines[standby, shard] = _replica(nodes[standby], shard)
-        used = nodes[owner].queries.used(match.key)
-        replicated = replica.used(match.key, nodes[standby].clock.now())
-        if used != replicated:
-            yield (
-                f"{standby} has a replica with {replicated} units of {match.key.hex()}, "
-                f"its owner {owner} counts {used}"
-            )
+        return (owner, standby) if standby in nodes else None
+
+    def _counted(self, owner: str, keys: Sequence[bytes]) -> _Counters:
+        """Return counters of an owner."""
+        node = self._nodes[owner]
+        now = node.clock.now()
+        return _Counters.of(node, [(now, node.shards.engine.snapshot(keys, now))])
+
+    def _replicated(self, standby: str, shards: Collection[int]) -> _Counters:
+        """Return the counters of shards that a standby would take over."""
+        node = self._nodes[standby]
+        replicas = node.shards.ownership.replicas
+        return _Counters.of(node, [part for shard in shards for part in replicas.of(shard)])
+
+    def _difference(self, counted: _Counters, replica: _Counters, key: bytes) -> str:
+        """Return how a replica differs from the counter of its owner; empty if it does not."""
+        used, replicated = counted.used(key), replica.used(key)
+        mine, its = counted.limits.get(key), replica.limits.get(key)
+        if mine and its and mine != its:
+            return f"the limit {its}, not {mine}" if used else ""
+        limit = mine or its
+        if limit is None:
+            return ""
+        if limit.algorithm in _ALIGNED and not limit.first_hit:
+            replicated = replica.engine.used(key, counted.now)
+            is_wrong = used != replicated
+        else:
+            error_ns, is_late = self._age_error(replica, key)
+            is_wrong = counted.used(key, error_ns) > replicated
+            is_wrong |= not is_late and replica.used(key, error_ns) > used
+        return f"{replicated} units, not {used}" if is_wrong else ""
+
+    def _age_error(self, replica: _Counters, key: bytes) -> tuple[int, bool]:
+        """Return by how many ns the age of a replica may be wrong, and whether a fault may have
+        delayed it, so that its units seem younger by any time."""
+        age_s = (replica.now - replica.since[key]) / NS_PER_SECOND if key in replica.since else inf
+        begin = max(0.0, self._now - age_s)
+        place = self._excuses.place(self._datacenter, shard_of(key))
+        error_s, drift = self._excuses.clocks.in_span(place, begin, self._now)
+        error_s += REPLICATION_LAG_S + drift * (self._now - begin)
+        is_late = self._excuses.undisturbed_until([place], begin) <= self._now
+        return round(error_s * NS_PER_SECOND), is_late
 
 
 def _holds(node: Node, shard: int) -> bool:
     return bool(node.shards.ownership.held[shard])
-
-
-def _replica(node: Node, shard: int) -> Engine:
-    """Return an engine with the counters that a standby would take over."""
-    replicas = node.shards.ownership.replicas
-    engine = Engine(max_keys=replicas.size_of(shard) + 1)
-    engine.set_rules(engine_rules(node.rules.current.rules()))
-    for arrived_at, counts in replicas.of(shard):
-        engine.restore(counts, arrived_at)
-    return engine
