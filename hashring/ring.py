@@ -104,6 +104,14 @@ class Ring:
         self.owner(shard)
         return self.standby_by_shard[shard] if self.standby_by_shard else None
 
+    def owners_of_standby(self, name: NodeId) -> tuple[NodeId, ...]:
+        """Return the members that own a shard whose standby is `name`, in the order of the shards.
+
+        Cost: one pass over all shards.
+        """
+        shards = zip(self.owner_by_shard, self.standby_by_shard, strict=False)
+        return tuple(dict.fromkeys([owner for owner, standby in shards if standby == name]))
+
     def owners(self, shard: int, count: int) -> tuple[NodeId, ...]:
         """Return the members responsible for `shard`: the owner first, then its standbys.
 

@@ -238,6 +238,7 @@ class ClusterView:
         self._handler.placement.ring = self.ring
         self._shards.handoff.on_ring_change(old, self.ring, view.ring(datacenter))
         self._shards.replication.on_ring_change(old, self.ring)
+        self._links.connect_early(self.ring.owners_of_standby(self._node.name))
 
     def _views(self, digest: int) -> tuple[View, View]:
         """Return two views: the members to which checks are sent, and those that should have

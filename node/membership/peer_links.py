@@ -2,9 +2,13 @@
 
 Decides when a link is replaced: a member with a new address or a new process gets a new link.
 Gossip decides which nodes are members.
+
+A node connects in advance to the members whose standby it is. If it connected only when a caller
+cannot reach such an owner, a lost packet of the handshake would look like an unreachable owner.
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from random import Random
 
@@ -23,6 +27,9 @@ __all__ = ["PeerLinks", "member_of"]
 
 _BULK_TIMEOUT = 2.0
 """Time-out of a transfer of shards; the link itself detects a dead member sooner."""
+_EARLY_INTERVAL_S = 0.1
+"""Pause before each connection in advance, in seconds. A handshake takes some milliseconds of
+processor time, and a node may be the standby of 100 members."""
 _MAX_SEEDS = 32
 """Most links to addresses without a known member."""
 _MEMBERS_KEPT = 8192
@@ -61,6 +68,10 @@ class PeerLinks:
         self._bulk: dict[NodeId, tuple[Record, Link]] = {}
         self._by_address: dict[Address, Link] = {}
         self._records: Mapping[str, Record] = {}
+        self._to_open: deque[NodeId] = deque()
+        """Members to which this node will connect in advance."""
+        self._is_opening = False
+        """Whether a timer for the next of these members is set."""
 
     def start(self, transport: Transport, listener: LinkListener, view: Callable[[], int]) -> None:
         """Set what links need to connect; `view` returns the hash of this node's view of the
@@ -84,6 +95,29 @@ class PeerLinks:
             newcomer = self.link(NodeId(record.name))
             if newcomer is not None:
                 newcomer.open()  # Checks for the shards that it receives will use this link.
+
+    def connect_early(self, names: Iterable[NodeId]) -> None:
+        """Connect to members before they are needed, one after the other.
+
+        A later call replaces the members that still wait.
+        """
+        self._to_open = deque(names)
+        if not self._is_opening:
+            self._plan_opening()
+
+    def _plan_opening(self) -> None:
+        self._is_opening = bool(self._to_open)
+        if self._is_opening:
+            assert self._endpoint is not None
+            transport = self._endpoint.transport
+            transport.call_at(transport.now() + _EARLY_INTERVAL_S, self._open_next)
+
+    def _open_next(self) -> None:
+        while self._to_open:
+            link = self.link(self._to_open.popleft())
+            if link is not None and link.open():
+                break
+        self._plan_opening()
 
     def link(self, name: NodeId) -> Link | None:
         """Return the link to a member; None when the name is not a reachable member."""
@@ -149,6 +183,7 @@ class PeerLinks:
 
     def close(self) -> None:
         """Close the links to all members."""
+        self._to_open.clear()
         for _, link in [*self._links.values(), *self._bulk.values()]:
             link.close()
         for link in self._by_address.values():

@@ -333,6 +333,22 @@ def test_an_unknown_member_owns_nothing():
     assert ring.owned_count(NodeId("stranger")) == 0
 
 
+@pytest.mark.parametrize("count", [2, 3, 40])
+def test_the_owners_of_a_standby_are_those_of_its_shards_in_their_order(count):
+    ring = Ring.of(nodes(count))
+    for name in [member.name for member in ring.members[:3]]:
+        of_standby = [shard for shard in range(SHARDS) if ring.standby(shard) == name]
+        owners = dict.fromkeys(ring.owner(shard) for shard in of_standby)
+
+        assert ring.owners_of_standby(name) == tuple(owners)
+
+
+def test_a_member_outside_the_ring_and_a_lone_member_are_no_standby():
+    assert Ring.of(()).owners_of_standby(NodeId("a")) == ()
+    assert Ring.of([Member(NodeId("a"))]).owners_of_standby(NodeId("a")) == ()
+    assert Ring.of(nodes(3)).owners_of_standby(NodeId("other")) == ()
+
+
 def test_a_lone_member_owns_everything_and_has_no_standby():
     ring = Ring.of([Member(NodeId("a"))])
 

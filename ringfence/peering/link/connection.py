@@ -179,10 +179,13 @@ class LinkConnection:
         """Whether the handshake with the member is done and the member was not lost afterwards."""
         return self._state is _State.READY
 
-    def open(self) -> None:
-        """Start to connect now, so that the first check need not wait for the handshake."""
-        if self._state is _State.IDLE:
+    def open(self) -> bool:
+        """Start to connect now, so that the first check need not wait for the handshake; return
+        False if the link has already started."""
+        is_idle = self._state is _State.IDLE
+        if is_idle:
             self._connect()
+        return is_idle
 
     def retire(self) -> None:
         """Accept no more requests, wait for the answers in flight, then close."""

@@ -210,9 +210,10 @@ class Link:
             self.takes_reports = False
             self._queue.in_flight.fail_calls()
 
-    def open(self) -> None:
-        """Start to connect now, so that the first check need not wait for the handshake."""
-        self.connection.open()
+    def open(self) -> bool:
+        """Start to connect now, so that the first check need not wait for the handshake; return
+        False if the link has already started."""
+        return self.connection.open()
 
     def retire(self) -> None:
         """Accept no more requests, wait for the answers in flight, then close.

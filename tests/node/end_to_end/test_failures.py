@@ -6,20 +6,26 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hashring import NodeId, shard_of
 from node.config.access import Access
+from node.requests.request_parts import Part
 from ringfence.errors import ConfigError
 from ringfence.rules.limit_strings import parse_limit
-from ringfence.wire import Results, Source
+from ringfence.transport.interface import Address
+from ringfence.wire import Batch, Op, Request, Results, Source
 from tests.node.cluster import (
     NAMES,
     OPEN,
     HandClock,
+    World,
     address_of,
+    counter,
     empty_world,
     key_owned_by,
     of,
     owned,
     race,
+    ring_of,
     world,
 )
 
@@ -98,6 +104,46 @@ async def test_a_silent_owner_delays_the_first_check_and_no_later_one(
 
         assert max(durations) < 1.1  # the time-outs of the owner and of a handshake
         assert max(durations[-5:]) < 0.01
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize(("round_trip_s", "lost_s"), [(0.001, 0.01), (0.08, 0.0)])
+async def test_neither_a_lost_packet_nor_a_long_round_trip_makes_a_standby_take_over(
+    autojump_clock: MockClock, *, round_trip_s: float, lost_s: float, joins: bool
+) -> None:
+    """Before the standby is connected to the owner, a lost packet costs 0.2 seconds, and the
+    handshake takes two round trips."""
+    async with world(joins=joins) as w:
+        key = counter(w.rules, "client", owned(w.rules, "client", "b")["client"])
+        standby = ring_of(NAMES).standby(shard_of(key))
+        assert standby is not None
+        at_both = address_of("b"), address_of(standby)
+        await trio.sleep(1)  # until the connections in advance are open
+        w.network.set_delay(*at_both, round_trip_s / 2)
+
+        async with trio.open_nursery() as nursery:
+            if lost_s:
+                w.network.cut(*at_both)
+                nursery.start_soon(heal_after, w, at_both, lost_s)
+            started = trio.current_time()
+            results = await ask_standby(w, standby, key)
+
+        assert results is not None
+        assert results.sources == [Source.OWNER]
+        assert trio.current_time() - started < 0.1
+        assert not w.nodes[standby].shards.ownership.covers
+
+
+async def heal_after(w: World, ends: tuple[Address, Address], seconds: float) -> None:
+    await trio.sleep(seconds)
+    w.network.heal(*ends)
+
+
+async def ask_standby(w: World, standby: NodeId, key: bytes) -> Results | None:
+    """Ask a standby as a caller does that cannot reach the owner."""
+    batch = Batch(Op.CHECK, [key], [1])
+    request = Request(1, 0, 1000, 0, as_standby=True, batch=batch)
+    return await w.nodes[standby].handler.decide(request, Part(None, batch))
 
 
 async def test_a_returned_owner_decides_again(autojump_clock: MockClock) -> None:

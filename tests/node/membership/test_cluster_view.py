@@ -39,12 +39,17 @@ class Links(FakeLinks):
         self.missing: set[str] = set()
         self.created: list[str] = []
         self.records: dict[str, Record] = {}
+        self.early: list[tuple[NodeId, ...]] = []
+        """Members to which the node connects in advance, at each change of the ring."""
 
     def start(self, *_: object) -> None:
         pass
 
     def update(self, records: dict[str, Record]) -> None:
         self.records = {**records}
+
+    def connect_early(self, names: tuple[NodeId, ...]) -> None:
+        self.early.append(names)
 
     def link(self, node: NodeId) -> Any:
         self.created.append(node)
@@ -286,6 +291,18 @@ def test_a_suspicion_a_restart_and_a_member_of_another_data_center_move_no_count
     world.receive(FAR)
 
     assert [(old, new) for old, new, _ in world.ring_changes] == [(ring_of(ME, B),) * 2]
+
+
+def test_a_node_connects_in_advance_to_the_members_whose_standby_it_is() -> None:
+    world = World()
+    world.receive(B, FAR)
+    world.receive(replace(C, status=Status.JOINING))
+    world.receive(replace(SUSPECT_B, incarnation=1))
+    world.receive(replace(B, incarnation=1, status=Status.LEFT))
+
+    joined = ring_of(ME, B, C).owners_of_standby(NodeId("me"))
+    assert world.links.early == [("b",), joined, ("c",)]
+    assert {*joined} == {"b", "c"}
 
 
 def test_routes_find_members_of_both_rings_and_the_node_itself() -> None:

@@ -13,6 +13,7 @@ from node.membership.peer_links import PeerLinks
 from ringfence.errors import AccessDenied, PeerUnavailable
 from ringfence.peering.link import LinkSettings
 from ringfence.wire import Hello, Ping, Pong, Role
+from tests.node.membership.fake_transport import BOOT, FakeTransport
 
 ME, B, C = map(NodeId, ("me", "b", "c"))
 
@@ -35,8 +36,11 @@ class FakeLink:
         self.is_ready = False
         self.refusal: Exception | None = None
 
-    def open(self) -> None:
-        self.calls.append("open")
+    def open(self) -> bool:
+        is_idle = "open" not in self.calls
+        if is_idle:
+            self.calls.append("open")
+        return is_idle
 
     def close(self) -> None:
         self.calls.append("close")
@@ -61,7 +65,7 @@ def record(
     return Record(name, host or f"host-{name}", port, "dc1", "", 1.0, generation, 0, status)
 
 
-def links_to(*records: Record) -> PeerLinks:
+def links_to(*records: Record, transport: FakeTransport | None = None) -> PeerLinks:
     membership = FakeMembership()
     membership.records = by_name(records)
     made = PeerLinks(
@@ -71,7 +75,7 @@ def links_to(*records: Record) -> PeerLinks:
         LinkSettings(answer_timeout=0.3),
         Random(1),
     )
-    made.start(*cast(Any, (None, None, None)))
+    made.start(*cast(Any, (transport or FakeTransport(), None, None)))
     made.update(membership.records)
     return made
 
@@ -145,6 +149,38 @@ def test_a_node_connects_to_joining_members_early() -> None:
 
     assert link(made, B).calls == ["open"]
     assert link(made, C).calls == []
+
+
+def test_links_that_are_opened_in_advance_are_opened_one_after_the_other() -> None:
+    transport = FakeTransport()
+    made = links_to(record("b"), record("c"), record("d"), record("gone"), transport=transport)
+    link(made, B).open()  # This link is in use.
+
+    made.connect_early([NodeId(name) for name in ("c", "b", "unknown", "gone", "me", "d")])
+    made.update(by_name([record("b"), record("c"), record("d"), record("gone", Status.DEAD)]))
+    opened = []
+    while any(not timer.is_cancelled for timer in transport.timers):
+        transport.run_timer()
+        ready = [name for name in (B, C, NodeId("d")) if link(made, name).calls]
+        opened.append((round(transport.seconds - BOOT, 9), ready))
+
+    assert opened == [(0.1, ["b", "c"]), (0.2, ["b", "c", "d"])]
+
+
+def test_a_change_of_the_ring_replaces_the_members_that_wait_for_an_early_link() -> None:
+    transport = FakeTransport()
+    made = links_to(record("b"), record("c"), record("d"), transport=transport)
+
+    made.connect_early([B, C])
+    made.connect_early([NodeId("d")])
+    transport.run_timer()
+    assert [link(made, name).calls for name in (B, C, NodeId("d"))] == [[], [], ["open"]]
+    assert transport.timers == []
+    made.connect_early([B])
+    made.close()
+    transport.run_timer()
+
+    assert link(made, B).calls == ["close"]
 
 
 @pytest.mark.parametrize(

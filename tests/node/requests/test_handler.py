@@ -113,8 +113,7 @@ async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
 async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
     autojump_clock: MockClock,
 ) -> None:
-    async with running_node() as world:
-        world.network.set_delay(("a", 1), ("b", 1), 1.0)  # The handshake with `b` takes a while.
+    async with running_node(delay_to_b=1.0) as world:  # The handshake with `b` takes a while.
         caller = await world.call(APP)
 
         assert await caller.say(check(6, key_of("b"), deadline_ms=200)) == []

@@ -93,8 +93,7 @@ async def test_a_node_is_busy_while_checks_wait(
 async def test_the_wait_of_a_request_shortens_the_time_for_other_members(
     autojump_clock: MockClock, *, waited_ns: int, answered_after_s: float
 ) -> None:
-    async with running_node() as world:
-        world.network.set_delay(("a", 1), ("b", 1), 1.0)  # Node `b` does not answer in time.
+    async with running_node(delay_to_b=1.0) as world:  # Node `b` does not answer in time.
         sender: Sender[Caller] = SentAnswers().of(Role.CLIENT, "app", 77)
         request = check(5, *THEIRS[:2], deadline_ms=400)
         began = trio.current_time()

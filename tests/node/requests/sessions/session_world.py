@@ -139,11 +139,12 @@ class World:
 
 @asynccontextmanager
 async def running_node(
-    rules: RuleSet | None = None, clock: HandClock | None = None
+    rules: RuleSet | None = None, clock: HandClock | None = None, *, delay_to_b: float = 0.0005
 ) -> AsyncIterator[World]:
-    """Run node `a` of two nodes; `b` never runs."""
+    """Run node `a` of two nodes; `b` never runs, which `a` finds after two delays."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1))
+    network.set_delay(("a", 1), ("b", 1), delay_to_b)
     settings = NodeSettings(name="a", listen="a:1", keys="keys")
     node = Node(settings, ACCESS, rules or RuleSet(), clock=clock or HandClock(), random=Random(2))
     transport = network.transport(("a", 1), on_bug=bugs.append, accept=node.accept)

@@ -69,8 +69,7 @@ async def test_a_request_still_being_forwarded_is_not_forwarded_again(
 async def test_an_answer_after_a_reconnect_uses_the_new_connection(
     autojump_clock: object,
 ) -> None:
-    async with running_node() as world:
-        world.network.set_delay(("a", 1), ("b", 1), 1.0)  # The handshake with b takes a while.
+    async with running_node(delay_to_b=1.0) as world:  # The handshake with b takes a while.
         one = await world.call(APP)
         await one.say(check(1, key_of("b"), deadline_ms=5000))
         assert one.connection is not None
