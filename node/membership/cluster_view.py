@@ -138,6 +138,11 @@ class ClusterView:
             with suppress(KeyError):
                 self.gossip.report_unreachable(name)
 
+    def on_member_connected(self, name: NodeId) -> None:
+        """Connect again to a member whose links were lost, because it has connected to this
+        node."""
+        self._links.retry(name)
+
     # -- tasks ---------------------------------------------------------------------------------
 
     async def find_seeds(self, resolve: Resolve) -> None:

@@ -141,6 +141,12 @@ class PeerLinks:
         links[name] = record, link
         return link
 
+    def retry(self, name: NodeId) -> None:
+        """Connect again at once to a member whose links were lost, because it is alive."""
+        for links in (self._links, self._bulk):
+            if name in links:
+                links[name][1].retry()
+
     def is_suspect(self, name: NodeId) -> bool:
         """Return whether membership suspects a member or has declared it dead."""
         record = self._membership.records.get(name)

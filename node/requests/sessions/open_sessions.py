@@ -3,6 +3,7 @@
 from operator import methodcaller
 from typing import Protocol
 
+from hashring import NodeId
 from node.config.access import Access
 from node.context.node_context import NodeContext
 from node.membership.cluster_view import ClusterView
@@ -65,6 +66,7 @@ class OpenSessions:
             return Refused(0, ErrorCode.DRAINING, f"node {name} is leaving; ask another")
         if hello.role is Role.NODE:
             self._places.take_member(session)
+            self._cluster.on_member_connected(NodeId(hello.name))
         elif (reason := self._places.take_client(session, hello.name)) is not None:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(name, self._cluster.view.hash, self._node.rules.current.version)

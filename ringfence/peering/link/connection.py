@@ -172,6 +172,8 @@ class LinkConnection:
         self._timer: Timer | None = None
         self._timer_due = 0.0
         self._reconnect_timer: Timer | None = None
+        self._retry_from = float("-inf")
+        """Time from which `retry` has an effect."""
         self._flush_plan = FlushPlan(transport, settings.frame_interval, self._flush_if_ready)
 
     @property
@@ -186,6 +188,23 @@ class LinkConnection:
         if is_idle:
             self._connect()
         return is_idle
+
+    def retry(self) -> None:
+        """Connect again at once to a lost member, because it has just shown that it is alive.
+
+        Ends the pause of the back-off, or an attempt whose packets may have been lost. It has an
+        effect once per `max_backoff`, so that a member that refuses this link adds few attempts.
+        """
+        now, connection = self._transport.now(), self._connection
+        is_waiting = self._state is _State.LOST or (
+            self._state is _State.CONNECTING and connection is not None and not connection.is_open
+        )
+        if self.is_lost and is_waiting and now >= self._retry_from:
+            self._retry_from = now + self._settings.max_backoff
+            if self._reconnect_timer is not None:
+                self._reconnect_timer.cancel()
+            self._disconnect("")
+            self._connect()
 
     def retire(self) -> None:
         """Accept no more requests, wait for the answers in flight, then close."""

@@ -215,6 +215,10 @@ class Link:
         False if the link has already started."""
         return self.connection.open()
 
+    def retry(self) -> None:
+        """Connect again at once to a lost member, because it has just shown that it is alive."""
+        self.connection.retry()
+
     def retire(self) -> None:
         """Accept no more requests, wait for the answers in flight, then close.
 

@@ -12,7 +12,7 @@ from node.requests.request_parts import Part
 from ringfence.errors import ConfigError
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.transport.interface import Address
-from ringfence.wire import Batch, Op, Request, Results, Source
+from ringfence.wire import Batch, Op, Ping, Request, Results, Source
 from tests.node.cluster import (
     NAMES,
     OPEN,
@@ -132,6 +132,31 @@ async def test_neither_a_lost_packet_nor_a_long_round_trip_makes_a_standby_take_
         assert results.sources == [Source.OWNER]
         assert trio.current_time() - started < 0.1
         assert not w.nodes[standby].shards.ownership.covers
+
+
+@pytest.mark.parametrize("cut_s", [2.0, 3.0, 5.0])
+async def test_a_lost_member_is_connected_again_when_it_connects_to_this_node(
+    autojump_clock: MockClock, cut_s: float
+) -> None:
+    async with world() as w:
+        await trio.sleep(1)  # until the connections in advance are open
+        links = [w.nodes[one].links.link(NodeId(other)) for one, other in ("ab", "ba")]
+        w.network.cut(address_of("a"), address_of("b"))
+        for _ in range(round(cut_s * 10)):
+            for link in links:
+                assert link is not None
+                link.call(Ping, lambda reply: None)
+            await trio.sleep(0.1)
+        assert all(link is not None and link.is_lost for link in links)
+
+        w.network.heal(address_of("a"), address_of("b"))
+        ready_at: list[float] = []
+        while len(ready_at) < 2:
+            await trio.sleep(0.001)
+            ready = [link for link in links if link is not None and link.is_ready]
+            ready_at += [trio.current_time()] * (len(ready) - len(ready_at))
+
+        assert ready_at[1] - ready_at[0] < 0.005
 
 
 async def heal_after(w: World, ends: tuple[Address, Address], seconds: float) -> None:

@@ -42,6 +42,9 @@ class FakeLink:
             self.calls.append("open")
         return is_idle
 
+    def retry(self) -> None:
+        self.calls.append("retry")
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -181,6 +184,17 @@ def test_a_change_of_the_ring_replaces_the_members_that_wait_for_an_early_link()
     transport.run_timer()
 
     assert link(made, B).calls == ["close"]
+
+
+def test_a_member_that_is_alive_is_tried_again_on_all_its_links() -> None:
+    made = links_to(record("b"), record("c"))
+    of_b = [link(made, B), cast(FakeLink, made.bulk(B))]
+
+    for name in (B, C, NodeId("unknown")):
+        made.retry(name)
+
+    assert [each.calls for each in of_b] == [["retry"]] * 2
+    assert link(made, C).calls == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Connection of a link: exact times of pings, losses and handshakes, and pauses of this process."""
+"""Connection of a link: exact times of pings, losses, handshakes and new attempts, and pauses of
+this process."""
 
 import pytest
 import trio
@@ -7,9 +8,19 @@ from ringfence.errors import AccessDenied, PeerUnavailable
 from ringfence.peering.link.connection import Destination
 from ringfence.peering.target import SHED
 from ringfence.wire import AskStats, ErrorCode, Hello, Refused, Role
-from tests.ringfence.peering.link.linked_world import DELAY, THERE, TIMEOUT, ask, call, world
+from tests.ringfence.peering.link.linked_world import (
+    DELAY,
+    HERE,
+    THERE,
+    TIMEOUT,
+    ask,
+    call,
+    world,
+)
 
 ROUND_TRIP = 2 * DELAY
+HANDSHAKE = 2.5 * ROUND_TRIP
+"""Two round trips, and a margin."""
 ADAPTED = ROUND_TRIP + 0.2
 """Time-out after the handshake: the round trip plus the margin."""
 
@@ -270,3 +281,83 @@ async def test_a_member_that_rejects_a_report_as_invalid_gets_no_more(
         is_rejected = is_report and code == ErrorCode.BAD_MESSAGE
         assert w.link.takes_reports != is_rejected
         assert replies == [None] * is_rejected
+
+
+# -- a lost member that is alive ------------------------------------------------------------------
+
+
+async def test_a_member_that_is_alive_is_connected_again_without_a_pause(autojump_clock):
+    async with world(serve=False, min_backoff=100.0, max_backoff=100.0) as w:
+        ask(w.link, "a")
+        await trio.sleep(1)
+        assert w.link.is_lost
+        await w.serve()
+        w.link.retry()
+        await trio.sleep(HANDSHAKE)
+
+        assert w.link.is_ready
+        assert not w.link.is_lost
+        await trio.sleep(200)
+        assert len(w.peer.hellos) == 1
+
+
+async def test_an_attempt_whose_packet_was_lost_begins_anew(autojump_clock):
+    async with world() as w:
+        w.network.cut(HERE, THERE)
+        ask(w.link, "a")
+        await trio.sleep(1.5)
+        w.network.heal(HERE, THERE)
+        w.link.retry()
+        await trio.sleep(HANDSHAKE)
+
+        assert w.link.is_ready
+        await trio.sleep(10)
+        assert len(w.peer.hellos) == 1
+
+
+async def test_an_attempt_that_reached_the_member_continues(autojump_clock):
+    async with world() as w:
+        w.peer.sends_welcome = False
+        ask(w.link, "a")
+        await trio.sleep(1)
+        assert w.link.is_lost
+        w.link.retry()
+        await trio.sleep(1)
+
+        assert len(w.peer.hellos) == 1
+
+
+async def test_a_member_that_refuses_the_link_is_retried_once_per_longest_pause(autojump_clock):
+    async with world(min_backoff=100.0, max_backoff=10.0) as w:
+        w.peer.refusal = Refused(0, ErrorCode.OVERLOADED, "full")
+        w.link.open()
+        await trio.sleep(0.5)
+        assert len(w.peer.hellos) == 1
+        attempts = []
+        for _ in range(30):
+            before = len(w.peer.hellos)
+            w.link.retry()
+            await trio.sleep(0.1)
+            attempts.append(len(w.peer.hellos) - before)
+
+        assert attempts == [1] + [0] * 29
+
+
+@pytest.mark.parametrize("state", ["idle", "connecting", "ready", "leaving", "closed"])
+async def test_only_a_lost_member_is_connected_again(autojump_clock, state):
+    async with world() as w:
+        if state != "idle":
+            w.link.open()
+        if state in ("ready", "leaving"):
+            await trio.sleep(1)
+        if state == "leaving":
+            w.peer.answers = False
+            ask(w.link, "a")
+            w.link.retire()
+        if state == "closed":
+            w.link.close()
+        w.link.retry()
+        await trio.sleep(0.2)
+
+        assert len(w.peer.hellos) == (state not in ("idle", "closed"))
+        assert len(w.peer.connections) == len(w.peer.hellos)
