@@ -32,7 +32,6 @@ from node.requests.client_caches import ClientCaches
 from node.requests.deduplication import DecidedChecks
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import RequestHandler
-from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.placement import ShardPlacement
 from node.requests.request_dispatcher import RequestDispatcher
 from node.requests.rules_in_force import RulesInForce
@@ -433,7 +432,7 @@ def _build_handler(
             *(shards.lender.decide, rule_of, notices.call_waiters, now), node.containment
         ),
         borrowing=SplitBorrowing(links.link, now, node.counters),
-        lease_returns=LeaseReturns(shards.lender, now),
+        lease_returns=shards.lease_returns,
         metrics=metrics,
         on_decided=shards.global_keys.on_decided,
         on_freed=subscriptions.end_denials,

@@ -26,6 +26,7 @@ from ringfence.wire import (
     Pull,
     RecoverCounts,
     Refused,
+    ReplicaRequest,
     TakenOver,
     TransferAck,
     TransferOffer,
@@ -36,6 +37,8 @@ __all__ = ["PeerRequests"]
 
 _MOST_MERGES = 1000
 """Messages with counts that wait to be merged; a further one is merged at once."""
+_LEASES_RETURNED_WITHIN = 0.2
+"""Seconds for which a transfer of shards waits until clients have returned their leases."""
 
 
 class PeerRequests:
@@ -125,7 +128,10 @@ class PeerRequests:
 
     async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
-            pulled = await self._shards.handoff.answer(name, pull)
+            leases, is_copy = self._shards.lease_returns, pull.replicas is ReplicaRequest.ONLY
+            moving = [] if is_copy else leases.keys_of(pull.shards)
+            async with leases.awaited(moving, _LEASES_RETURNED_WITHIN):
+                pulled = await self._shards.handoff.answer(name, pull)
             # The new owner does not have the subscriptions of clients.
             self._subscriptions.end_all_denials()
             self._handler.slots.call_all()

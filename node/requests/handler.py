@@ -55,6 +55,8 @@ _TRIES = 3
 """How often a shard may be transferred while a request waits for it."""
 _MAX_HOPS = 2
 """Most nodes that a check passes: a forwarded check may be forwarded once more."""
+_RETURN_SHARE = 0.75
+"""Share of the time until the caller's deadline for which a reset waits for leases."""
 
 
 _NOTHING: frozenset[NodeId | None] = frozenset()
@@ -255,7 +257,7 @@ class RequestHandler:
                 return part.results
             if not self._lease_returns.must_precede(batch):
                 return await self._decide_later(request, batch, within)
-            async with self._lease_returns.awaited(batch, within):
+            async with self._lease_returns.awaited(batch.keys, within * _RETURN_SHARE):
                 within = until - runtime.current_time()
                 return await self._decide_later(request, batch, within)
         finally:

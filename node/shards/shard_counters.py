@@ -9,6 +9,7 @@ from node.membership.peer_links import PeerLinks
 from node.requests.deduplication import DecidedChecks
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.leases.lease_grants import Lender
+from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.sessions.caller import Caller
 from node.requests.sessions.client_notices import ClientNotices
 from node.shards.changed_keys import ChangedKeys
@@ -28,6 +29,7 @@ class ShardCounters(Struct, frozen=True):
 
     engine: Engine
     lender: Lender[Caller]
+    lease_returns: LeaseReturns
     ownership: ShardOwnership
     handoff: Handoff
     replication: Replication
@@ -97,4 +99,5 @@ def build_shard_counters(
         *(node.running.uptime, node.random, node.containment),
     )
     cross_dc.set_rules(node.rules.current)
-    return ShardCounters(engine, lender, ownership, handoff, replication, global_keys, cross_dc)
+    leases = lender, LeaseReturns(lender, now)
+    return ShardCounters(engine, *leases, ownership, handoff, replication, global_keys, cross_dc)

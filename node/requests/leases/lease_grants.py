@@ -97,6 +97,11 @@ class Lender(Generic[ClientT]):
         self.expire(now)
         return [key for key in dict.fromkeys(keys) if key in self._lent_units]
 
+    def all_lent_keys(self, now: int) -> list[bytes]:
+        """Return all keys of which clients hold leases."""
+        self.expire(now)
+        return [*self._lent_units]
+
     def end_of(self, keys: Sequence[bytes]) -> int:
         """Return when the last open lease of these keys ends; 0 without leases."""
         leases = [lease for key in keys for lease in self._leases_of(key)]

@@ -1,13 +1,16 @@
-"""Return of leases before a reset: the owner first collects the units that clients have spent.
+"""Return of leases before their keys are reset, or are transferred to another node.
 
-Only clients know how many units of a lease they spent before a reset. So the owner recalls the
-leases of the keys and waits until clients have returned them. It decides the reset afterwards. The
-reset then removes all units that were spent before, and no client holds units of the old counter.
+Only clients know how many units of a lease they have spent. So the owner recalls the leases of the
+keys, and waits until clients have returned them before it resets or transfers the counters. So a
+reset removes all units that were spent before, and no client holds units of the old counter. A
+transferred counter contains no units that were lent and not spent.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import compress
 
+from hashring import SHARDS, pick
 from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from ringfence import runtime
@@ -16,12 +19,9 @@ from ringfence.wire import Batch, Op
 
 __all__ = ["LeaseReturns"]
 
-_SHARE = 0.75
-"""Share of the time until the caller's deadline for which a reset waits for leases."""
-
 
 class LeaseReturns:
-    """Leases of one node that clients return before the node resets their keys."""
+    """Leases of one node that clients return before the node resets or transfers their keys."""
 
     def __init__(self, lender: Lender[Caller], now: Callable[[], int]) -> None:
         self._lender = lender
@@ -31,16 +31,28 @@ class LeaseReturns:
         """Return whether a batch resets keys of which clients hold leases."""
         return batch.op is Op.RESET and bool(self._lender.lent_keys(batch.keys, self._now()))
 
-    @asynccontextmanager
-    async def awaited(self, batch: Batch, within: float) -> AsyncIterator[None]:
-        """Wait until clients have returned their leases of the keys that a batch resets; lend no
-        units of these keys until the block ends.
+    def keys_of(self, shards: Iterable[int]) -> list[bytes]:
+        """Return the keys of shards of which clients hold leases."""
+        keys = self._lender.all_lent_keys(self._now())
+        if not keys:
+            return []
+        is_asked = bytearray(SHARDS)
+        for shard in shards:
+            is_asked[shard] = 1
+        return [*compress(keys, pick(keys, is_asked))]
 
-        `within` are the seconds until the deadline of the caller. A lease that is not returned in
-        time stays open: its units count as spent, also after the reset.
+    @asynccontextmanager
+    async def awaited(self, keys: Sequence[bytes], within: float) -> AsyncIterator[None]:
+        """Wait until clients have returned their leases of keys; lend no units of these keys until
+        the block ends.
+
+        A lease that is not returned `within` this number of seconds stays open.
         """
         lender, returned = self._lender, runtime.Event()
-        lent_keys = lender.lent_keys(batch.keys, self._now())
+        lent_keys = lender.lent_keys(keys, self._now())
+        if not lent_keys:
+            yield
+            return
         missing = {*lent_keys}
 
         def on_returned(key: bytes) -> None:
@@ -50,6 +62,6 @@ class LeaseReturns:
 
         with lender.withheld(lent_keys, on_returned):
             longest = (lender.end_of(lent_keys) - self._now()) / NS_PER_SECOND
-            with runtime.move_on_after(min(within * _SHARE, longest)):
+            with runtime.move_on_after(min(within, longest)):
                 await returned.wait()
             yield

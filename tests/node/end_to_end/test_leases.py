@@ -246,18 +246,50 @@ async def test_after_a_crash_of_the_owner_the_standby_counts_leased_units(
         assert (await limiter.check("api", window)).source is not Source.LEASE
 
 
-async def test_leases_count_as_spent_after_their_counter_moves(autojump_clock: MockClock) -> None:
+async def test_a_counter_that_moves_contains_exactly_what_was_spent_of_its_leases(
+    autojump_clock: MockClock,
+) -> None:
     async with world("a", rules=HOT) as w, w.client("a") as limiter:
         window = owned(w.rules, "window", "b")
-        await heat(limiter, window)
-        leases = w.count("a", "leases")
-        for name in ("b", "c"):
-            await w.start(name)
-            await heat(limiter, window)
-        await w.settle()
-        await trio.sleep(15)
+        sources: list[Source] = []
 
-        remaining = (await limiter.peek("api", window)).remaining
-        assert leases == 2
-        assert remaining is not None
-        assert remaining <= 10000 - 120
+        async def check_all_the_time() -> None:
+            while True:
+                decision = await limiter.check("api", window)
+                assert decision.allowed
+                sources.append(decision.source)
+                await trio.sleep(0.002)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(check_all_the_time)
+            await trio.sleep(0.5)
+            for name in ("b", "c"):
+                await w.start(name)
+                await trio.sleep(1)
+            await w.stop("b")
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        await w.settle()
+        await trio.sleep(2)
+
+        assert sources.count(Source.LEASE) > len(sources) / 2
+        assert (await limiter.peek("api", window)).remaining == 10000 - len(sources)
+
+
+async def test_a_counter_whose_leases_cannot_be_returned_moves_soon_and_counts_them_as_spent(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", rules=HOT) as w, w.client("a", leases=False) as other:
+        window = owned(w.rules, "window", "b")
+        async with w.client("a") as limiter:
+            await heat(limiter, window)
+            left = (await other.peek("api", window)).remaining
+            w.network.crash(("client2", 1))
+            await w.start("b")
+            with trio.fail_after(1):
+                await w.settle()
+
+        assert left is not None
+        assert left < 10000 - 40
+        assert w.count("b", "keys_pulled") == 1
+        assert (await other.peek("api", window)).remaining == left

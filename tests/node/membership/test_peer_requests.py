@@ -1,7 +1,8 @@
 """Requests that only members send: which part of the node answers, and refusals."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from ringfence.wire import (
     Pull,
     RecoverCounts,
     Refused,
+    ReplicaRequest,
     TakenOver,
     TransferAck,
     TransferOffer,
@@ -72,6 +74,10 @@ class Node:
                 on_acknowledged=self._records("on_acknowledged"),
                 answer=self._answer_pull,
             ),
+            lease_returns=SimpleNamespace(
+                keys_of=lambda shards: [f"key of {shard}" for shard in shards],
+                awaited=self._leases_returned,
+            ),
             cross_dc=SimpleNamespace(
                 receive_counts=self._records("receive_counts", Done(1)),
                 receive_digest=self._records("receive_digest", Done(2)),
@@ -101,6 +107,12 @@ class Node:
             return answer
 
         return call
+
+    @asynccontextmanager
+    async def _leases_returned(self, keys: list[str], within: float) -> AsyncIterator[None]:
+        self.calls.append(("leases returned", keys, within))
+        yield
+        self.calls.append(("leases granted again",))
 
     async def _answer_pull(self, name: str, pull: Pull) -> Message:
         self.calls.append(("answer", name, pull))
@@ -236,13 +248,27 @@ async def test_a_pull_is_answered_later_and_ends_the_subscriptions_of_clients(
         assert isinstance(answer, Refused)
         assert (answer.seq, answer.code) == (6, ErrorCode.INTERNAL)
         assert node.counted == ["internal"]
-        assert node.calls == [("answer", "far", pull), ("flush",)]
+        assert node.calls == [
+            ("leases returned", ["key of 1"], 0.2),
+            ("answer", "far", pull),
+            ("flush",),
+        ]
     else:
         assert answer == Done(6)
         assert node.counted == []
         assert [name for name, *_ in node.calls] == [
+            "leases returned",
             "answer",
+            "leases granted again",
             "end_all_denials",
             "call_all",
             "flush",
         ]
+
+
+async def test_a_request_for_replicas_only_recalls_no_leases() -> None:
+    node = Node()
+    async with trio.open_nursery() as node.nursery:
+        node.serve(Pull(6, [1], 0, replicas=ReplicaRequest.ONLY))
+
+    assert ("leases returned", [], 0.2) in node.calls

@@ -1,4 +1,4 @@
-"""Leases that clients return before a reset of their keys."""
+"""Leases that clients return before a reset or a transfer of their keys."""
 
 from typing import cast
 
@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hashring import SHARDS, shard_of
 from node.requests.leases.lease_grants import Lender
 from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.sessions.caller import Caller
@@ -46,7 +47,7 @@ class Owner:
     async def wait(self, *keys: bytes, within: float = 10.0) -> float:
         """Return how long a reset of keys waits for leases."""
         began = trio.current_time()
-        async with self.returns.awaited(Batch(Op.RESET, [*keys], [0] * len(keys)), within):
+        async with self.returns.awaited(keys, within):
             assert self.lend(HOT, 100) == 0
             return trio.current_time() - began
 
@@ -84,8 +85,8 @@ async def test_a_reset_waits_for_the_leases_of_all_its_keys(autojump_clock: Mock
     assert owner.lend(HOT, 100) == 100
 
 
-@pytest.mark.parametrize(("within", "seconds"), [(0.4, 0.3), (10.0, 1.0)])
-async def test_a_reset_waits_at_most_for_three_quarters_of_its_time_or_until_the_leases_end(
+@pytest.mark.parametrize(("within", "seconds"), [(0.3, 0.3), (10.0, 1.0)])
+async def test_a_reset_waits_at_most_for_the_given_time_or_until_the_leases_end(
     autojump_clock: MockClock, within: float, seconds: float
 ) -> None:
     assert await Owner().wait(HOT, within=within) == pytest.approx(seconds)
@@ -95,7 +96,18 @@ async def test_a_reset_does_not_wait_for_leases_that_have_ended(autojump_clock: 
     owner = Owner()
     owner.now = NS_PER_SECOND
 
-    async with owner.returns.awaited(Batch(Op.RESET, [HOT], [0]), 10.0):
+    async with owner.returns.awaited([HOT], 10.0):
         pass
 
     assert trio.current_time() == 0
+
+
+def test_the_lent_keys_of_shards_are_found() -> None:
+    owner = Owner()
+    hot, warm, cold = map(shard_of, (HOT, WARM, COLD))
+
+    assert owner.returns.keys_of([hot, cold]) == [HOT]
+    assert owner.returns.keys_of(range(SHARDS)) == [HOT, WARM]
+    assert owner.returns.keys_of([cold]) == owner.returns.keys_of([]) == []
+    owner.now = NS_PER_SECOND
+    assert owner.returns.keys_of([hot, warm]) == []
