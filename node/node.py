@@ -257,9 +257,9 @@ class Node:
             gossip.leave()
             patience, handoff = self.settings.drain_timeout, self.shards.handoff
             handoff.is_leaving = True
-            is_alone = not cluster.has_local_peer
+            had_peer = cluster.has_local_peer
             await handoff.wait_all_transferred(patience, lambda: cluster.has_local_peer)
-            is_last = is_alone or cluster.is_datacenter_leaving
+            is_last = not had_peer or cluster.is_datacenter_leaving
             is_empty, keys = self.shards.ownership.is_empty, len(self.shards.engine)
             if keys and not (is_empty or is_last):
                 logger.warning(
@@ -269,7 +269,7 @@ class Node:
                 )
             if is_last:
                 are_sent = await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
-                if not (is_empty or is_alone):
+                if not (is_empty or cluster.is_alone):
                     self._log_lost_counters(are_global_sent=are_sent)
             if is_last or is_empty:
                 gossip.left()
@@ -298,8 +298,8 @@ class Node:
             other = "only a node that stays can fetch them"
         if lost or (shared and not are_global_sent):
             logger.warning(
-                "node %s and all other nodes of its data center stop, so its counters are lost: "
-                "lost_keys=%d global_keys=%d; %s",
+                "node %s stops and no other node of its data center stays, so its counters are "
+                "lost: lost_keys=%d global_keys=%d; %s",
                 *(self.name, lost, shared, other),
             )
 

@@ -114,23 +114,24 @@ class ClusterView:
 
         It may only forward checks now: it enters the ring when no other member is left.
         """
-        datacenter, me = self._node.settings.datacenter, self._node.name
-        return any(
-            record.datacenter == datacenter
-            and record.name != me
-            and record.status in (Status.JOINING, Status.ALIVE, Status.SUSPECT)
-            for record in self._membership.records.values()
-        )
+        stays = (Status.JOINING, Status.ALIVE, Status.SUSPECT)
+        return any(record.status in stays for record in self._local_peers())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other member of this data center is known, not even one that has left."""
+        return not self._local_peers()
 
     @property
     def is_datacenter_leaving(self) -> bool:
         """Whether all other members of this data center leave, or have left, voluntarily."""
+        leaves = (Status.LEAVING, Status.LEFT)
+        return all(record.status in leaves for record in self._local_peers())
+
+    def _local_peers(self) -> list[Record]:
         datacenter, me = self._node.settings.datacenter, self._node.name
-        return all(
-            record.status in (Status.LEAVING, Status.LEFT)
-            for record in self._membership.records.values()
-            if record.datacenter == datacenter and record.name != me
-        )
+        records = self._membership.records.values()
+        return [each for each in records if each.datacenter == datacenter and each.name != me]
 
     def report_unreachable(self, name: str) -> None:
         """Probe a member immediately, because the link to it was lost."""

@@ -92,10 +92,11 @@ async def a_data_center_with_counters(**counts: int) -> AsyncIterator[World]:
         yield w
 
 
-async def stop_together(w: World, *names: str) -> None:
+async def stop_together(w: World, *names: str, pause: float = 0.0) -> None:
     async with trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(w.stop, name)
+            await trio.sleep(pause)
 
 
 def fields_of_losses(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
@@ -107,17 +108,18 @@ def fields_of_losses(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
     return [(int(each[1]), int(each[2])) for each in found if each is not None]
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.5])
 async def test_all_nodes_of_the_only_data_center_that_stop_together_log_their_lost_counters(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, pause: float
 ) -> None:
     async with world() as w:
         async with w.client("a") as limiter:
             for number in range(100):
                 await limiter.check("api", {"tenant": str(number)})
-        await stop_together(w, *w.nodes)
+        await stop_together(w, *w.nodes, pause=pause)
 
     losses = fields_of_losses(caplog)
-    assert losses
+    assert sum(lost for lost, _ in losses) == 100
     assert all(lost > 0 and shared == 0 for lost, shared in losses)
     assert "before other members have fetched" not in caplog.text
 

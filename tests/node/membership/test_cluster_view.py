@@ -179,10 +179,12 @@ def test_a_member_of_the_local_data_center_that_stays_is_a_local_peer(
 ) -> None:
     world = World()
     assert not world.view.has_local_peer
+    assert world.view.is_alone
 
     world.receive(replace(record, status=Status(record.status)))
 
     assert world.view.has_local_peer is counts
+    assert world.view.is_alone is (record.datacenter != "dc1")
 
 
 @pytest.mark.parametrize(
