@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from node.membership.peer_links import PeerLinks
 from ringfence.peering.link import Link
@@ -25,26 +25,30 @@ class LinkEvents:
         self._links = links
         self._report_unreachable = report_unreachable
         self.on_slots_free = on_slots_free
-        self._lost_links: WeakSet[Link] = WeakSet()
-        """Links that were reported as lost and are not ready again."""
+        self._lost_links: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
+        """Links that were lost and are not ready again, with the reason."""
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
         """Ignore the member and rule versions of a peer: gossip updates members, and each node
         loads its own rules."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Log that a member became reachable or was lost; a lost member is probed immediately."""
+        """Log that a member became reachable or was lost; a lost member is probed immediately.
+
+        A member has up to three links. What is known from another one is logged at level debug.
+        """
         host, port = link.address
         if reachable:
-            # A member has up to three links; only the first one is logged at level info.
             is_known = self._links.has_link_to(link.address, other_than=link)
             is_news = link in self._lost_links or not is_known
-            self._lost_links.discard(link)
+            self._lost_links.pop(link, None)
             level = logging.INFO if is_news else logging.DEBUG
             logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
         else:
-            self._lost_links.add(link)
-            reason = link.refusal or "it does not answer"
-            logger.warning("peer at %s:%d is lost: %s", host, port, reason)
+            reason = str(link.refusal or "it does not answer")
+            known = [(other.address, why) for other, why in self._lost_links.items()]
+            level = logging.DEBUG if (link.address, reason) in known else logging.WARNING
+            self._lost_links[link] = reason
+            logger.log(level, "peer at %s:%d is lost: %s", host, port, reason)
             if link.name:
                 self._report_unreachable(link.name)

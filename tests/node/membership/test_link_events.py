@@ -68,6 +68,24 @@ def test_a_lost_member_is_logged_and_probed_and_its_return_is_news(
     assert events.report(link, reachable=True)[0] == "DEBUG"
 
 
+def test_several_lost_links_to_a_member_are_logged_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events, first, second = Events(caplog), FakeLink(), FakeLink()
+    refused, elsewhere = FakeLink(refusal=AccessDenied("wrong key")), FakeLink("c")
+    elsewhere.address = ("10.0.0.3", 7101)
+
+    levels = [
+        events.report(each, reachable=False)[0] for each in (first, second, refused, elsewhere)
+    ]
+
+    assert levels == ["WARNING", "DEBUG", "WARNING", "WARNING"]
+    assert events.unreachable == ["b", "b", "b", "c"]
+    for each in (first, second):
+        events.report(each, reachable=True)
+    assert events.report(first, reachable=False)[0] == "WARNING"
+
+
 def test_a_lost_address_without_a_member_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     events = Events(caplog)
 
