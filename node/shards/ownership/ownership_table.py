@@ -233,7 +233,8 @@ _ROWS: tuple[
     ((State.SENT,), (Event.ACKNOWLEDGE,), State.MOVED, ()),
     ((State.SENT, State.MOVED), (Event.FORGET,), State.ABSENT, ()),
     # Answers of the members that may have the counters of a covered shard.
-    (COVERING, (Event.OWNER_HAS_NOTHING,), State.OWNED, (_A.SETTLE_COVER,)),
+    (_SIGHTED, (Event.OWNER_HAS_NOTHING,), State.OWNED, (_A.SETTLE_COVER,)),
+    (BLIND, (Event.OWNER_HAS_NOTHING,), State.FRESH, (_A.SETTLE_COVER,)),
     (COVERING, (Event.OWNER_MOVED,), _SAME, (_A.COVER_NEW_OWNER,)),
     (
         _SIGHTED,

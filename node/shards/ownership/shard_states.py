@@ -118,6 +118,7 @@ class ShardStates:
         if self._on_transition is not None:
             self._on_transition(event, [shard], bytes([self._states[shard]]))
         self.rounds.add_work()
+        cover = self.covers.get(shard)
         for action in transition.actions:
             self._perform(action, shard, arrival)
         self._states[shard] = transition.state
@@ -126,6 +127,8 @@ class ShardStates:
         if transition.state is not State.FRESH:
             self.regained.pop(shard, None)
             self.unasked.drop([shard])
+        elif cover is not None:
+            self.unasked.add_covered(shard, cover.owner)
         self._update_origins(shard, transition.actions, arrival)
         if arrival.copies and not _ANNOUNCED.isdisjoint(transition.actions):
             for _, counts in arrival.copies:
@@ -297,7 +300,7 @@ class ShardStates:
                 for _, counts in copies:
                     regained = self.regained.get(shard, {})
                     merge.join(counts, regained, now, are_shared=are_shared)
-                if shard in self.ended:
+                if shard in self.ended and arrival.group is not None:  # A replica is below the log.
                     self._keep_units(self.ended[shard], shard, arrival)
             case Action.CHARGE_SENDERS_LOG:
                 regained = self.regained.get(shard, {})

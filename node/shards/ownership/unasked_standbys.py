@@ -20,6 +20,8 @@ class UnaskedStandbys:
     A node that restarts starts its shards without counters when no member that it has found has
     any. A member that it finds later may have replicas from before the restart. Until that member
     has answered, this node must send it no replicas, because they would overwrite the earlier ones.
+    The same is true of a shard that this node took over without a replica, from a member that then
+    answered that it has no counters either.
 
     A member that took such a shard over does not answer for it. It transfers the shard instead.
     """
@@ -29,6 +31,7 @@ class UnaskedStandbys:
         self._started: dict[tuple[NodeId, ...], set[int]] = {}
         """Shards by the members that have answered: thousands of shards by a few members."""
         self._to_ask: dict[NodeId, set[int]] = {}
+        self._ring = Ring.of(())
 
     def add(self, shards: Sequence[int], answered: Mapping[int, tuple[NodeId, ...]]) -> None:
         """Add shards that started without counters; `answered` has the members that had none, by
@@ -37,14 +40,25 @@ class UnaskedStandbys:
         for shard in shards:
             self._started.setdefault(answered.get(shard, ()), set()).add(shard)
 
+    def add_covered(self, shard: int, owner: NodeId) -> None:
+        """Add a shard that this node decided without a replica, until its owner answered that it
+        has no counters."""
+        self.add([shard], {shard: (owner,)})
+        self._choose({(owner,): {shard}})
+
     def on_ring_change(self, ring: Ring) -> None:
         """Choose the members to ask by a new ring: those to which this node replicates its shards.
 
         This also applies to shards of other owners, which this node has not transferred yet.
         """
-        self._to_ask = {}
-        owners, standbys = ring.owner_by_shard, ring.standby_by_shard
-        for answered, shards in self._started.items() if standbys else ():
+        self._to_ask, self._ring = {}, ring
+        self._choose(self._started)
+
+    def _choose(self, started: Mapping[tuple[NodeId, ...], Collection[int]]) -> None:
+        """Choose the members to ask for some shards, which are given by the members that have
+        answered."""
+        owners, standbys = self._ring.owner_by_shard, self._ring.standby_by_shard
+        for answered, shards in started.items() if standbys else ():
             by_name: defaultdict[NodeId, list[int]] = defaultdict(list)
             for shard in shards:
                 name = standbys[shard]

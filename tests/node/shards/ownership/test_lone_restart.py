@@ -61,6 +61,27 @@ def test_an_owner_that_restarted_alone_recovers_the_replica_of_its_standby() -> 
     assert not owner.ownership.unasked.to_ask
 
 
+def test_an_owner_that_took_over_without_a_replica_recovers_the_one_of_a_standby() -> None:
+    """The standby was unreachable when the restarted owner took its shard over from a third member,
+    which has no counters."""
+    shard = shard_of(KEY)
+    _, standby, ring = restarted_alone()
+    owner = Host(next(each.name for each in ring.members if each.name != standby.name))
+    owner.cover("d")
+    owner.spend(1)
+    owner.ownership.unasked.on_ring_change(ring)
+    assert not owner.ownership.unasked.to_ask
+
+    owner.ownership.owner_has_nothing(shard, NOW)
+    assert not owner.may_copy_to(standby)
+    owner.ask_for_replica(standby)
+
+    assert owner.used == 4
+    assert owner.may_copy_to(standby)
+    reply = Host("e").ask(owner)
+    assert [row[1::2] for row in reply.fallback_counts] == [[1]]  # The replica is below the log.
+
+
 def test_a_standby_without_a_replica_is_asked_once_by_a_restarted_owner() -> None:
     owner, standby, ring = restarted_alone()
     standby.ownership.replicas.drop([shard_of(KEY)])

@@ -54,6 +54,18 @@ def test_members_that_had_no_counters_are_not_asked_again() -> None:
     assert to_ask(made) == {B: [second]}
 
 
+def test_the_standby_of_a_shard_whose_owner_has_nothing_is_to_be_asked_at_once() -> None:
+    made = started()
+    first, second = MINE_AT_B
+
+    made.add_covered(first, C)
+    made.add_covered(second, B)
+
+    assert to_ask(made) == {B: [first]}
+    made.on_ring_change(RING)
+    assert to_ask(made) == {B: [first]}
+
+
 def test_without_standbys_no_member_is_to_be_asked() -> None:
     made = started(*MINE_AT_B)
 
