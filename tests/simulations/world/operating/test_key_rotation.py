@@ -4,6 +4,7 @@ import pytest
 
 from gossip.datagrams.seal import Seal
 from node.config.access import Access
+from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.sessions.open_sessions import OpenSessions
 from ringfence.wire import Role, node_proof
 from simulations.scenarios.catalog import RULES
@@ -73,3 +74,9 @@ def test_a_node_that_accepts_only_one_key_is_noticed(monkeypatch):
     monkeypatch.setattr(Access, "scopes_now", first_only)
 
     assert "key_rotation" in violated()
+
+
+def test_borrowed_units_that_stay_charged_after_a_restart_of_their_owner_are_noticed(monkeypatch):
+    monkeypatch.setattr(LeaseReturns, "keys_of", lambda *_: [])
+
+    assert any("key_rotation" in violated("core", seed) for seed in range(1, 5))
