@@ -203,6 +203,15 @@ cdef inline void keys_close(KeyArena* arena) noexcept nogil:
     memset(arena, 0, sizeof(KeyArena))
 
 
+cdef inline void release_block(KeyArena* arena) noexcept nogil:
+    """Release one block of an arena whose keys have all moved to another one."""
+    arena.block_count -= 1
+    arena.next_unused = arena.block_count * BLOCK_UNITS
+    free(arena.blocks[arena.block_count])
+    if not arena.block_count:
+        keys_close(arena)
+
+
 cdef inline void key_remove(KeyArena* arena, uint32_t number) noexcept nogil:
     """Remove a key. The memory of all keys is released with the last one."""
     cdef uint32_t units = _units_at(key_at(arena, number))
@@ -217,6 +226,12 @@ cdef enum:
     # Minimum size in bytes of an array with large pages from the start. The first check that
     # uses such a page waits while the kernel clears it; all later checks are faster.
     LARGE = 1 << 26
+    MIN_SLOTS = 8
+    SMALL = 1024  # homes of an array that is not made smaller
+    # Sixteenths of the homes: with fewer entries, a smaller array is made. New keys may need a
+    # large array again soon, but an eviction must release memory.
+    LEAST_LOAD = 4
+    LEAST_LOAD_OF_EVICTIONS = 10
 
 
 cdef struct Slots:
@@ -272,6 +287,26 @@ cdef inline bint slots_open(
             s.words = NULL
             return False
     return True
+
+
+cdef inline uint64_t _fullest(const Slots* s) noexcept nogil:
+    """Return the maximum load in sixteenths of the homes, which is higher for larger slots."""
+    return 14 if s.per_slot > 2 else 13
+
+
+cdef inline uint64_t homes_needed(const Slots* s) noexcept nogil:
+    """Return the homes of a new array for the entries: an eighth more than they need."""
+    return s.count * 18 // _fullest(s) + MIN_SLOTS
+
+
+cdef inline bint is_full(const Slots* s) noexcept nogil:
+    """Whether the array needs more homes."""
+    return s.count * 16 >= s.homes * _fullest(s)
+
+
+cdef inline bint is_too_large(const Slots* s, uint64_t least_load) noexcept nogil:
+    """Whether the load is below `least_load`, in sixteenths of the homes."""
+    return s.homes > SMALL and s.count * 16 < s.homes * least_load
 
 
 cdef inline void slots_close(Slots* s) noexcept nogil:
@@ -362,14 +397,19 @@ cdef inline uint64_t list_keys(const Slots* s, uint64_t place, list found, Py_ss
     return 0
 
 
+cdef inline KeyArena* other_arena(const Slots* s, KeyArena* arenas) noexcept nogil:
+    """Return the one of two arenas that an array does not use."""
+    return &arenas[0] if s.arena == &arenas[1] else &arenas[1]
+
+
 cdef inline KeyArena* arena_of_next(const Slots* s, KeyArena* arenas) noexcept nogil:
     """Return the one of two arenas for the array after `s`.
 
-    If most memory of the present arena is unused, it is the other one, so that it is released.
+    If a quarter of the present arena is unused, it is the other one, so that it is released.
     """
-    if s.arena == NULL or s.arena.units * 2 > s.arena.next_unused:
+    if s.arena == NULL or s.arena.units * 4 > <uint64_t>s.arena.next_unused * 3:
         return s.arena
-    return &arenas[0] if s.arena == &arenas[1] else &arenas[1]
+    return other_arena(s, arenas)
 
 
 cdef inline bint move_key(const Slots* old, uint64_t place, const Slots* new, uint32_t* key) noexcept nogil:
@@ -383,6 +423,12 @@ cdef inline bint move_key(const Slots* old, uint64_t place, const Slots* new, ui
         length = key_text(old.arena, key[0], text)
         key[0] = key_add(new.arena, text, length)
     return key[0] != 0
+
+
+cdef inline void key_moved(const Slots* old, uint64_t place, const Slots* new) noexcept nogil:
+    """Count the key of a moved slot for the arena of the new array only."""
+    if old.arena != new.arena:
+        old.arena.units -= _units_at(key_at(old.arena, old.keys[place]))
 
 
 cdef inline void release_slots(const Slots* s, uint64_t begin, uint64_t end) noexcept nogil:

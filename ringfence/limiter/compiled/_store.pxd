@@ -50,7 +50,7 @@ cdef class Store:
         self, uint64_t identity, uint64_t* word, uint64_t* words, PyObject* name
     ) except -1
     cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1
-    cdef uint64_t _fullest(self) noexcept nogil
+    cdef int _move_or_resize(self, int least_load) except -1
     cdef int _resize(self) except -1
     cdef void _move_on(self, int steps) noexcept
     cdef void _sweep(self, int steps) noexcept

@@ -19,9 +19,10 @@ from ringfence.limiter.compiled._ring cimport (
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
-    LONGEST_KEY, UNIT, KeyArena, Slots, arena_of_next, home, key_add, key_remove, keys_close,
-    list_keys, move_key, release_slots, ringfence_prefetch, seek, shift_back, shift_forward, slot,
-    slot_bytes, slots_close, slots_open, slots_settle,
+    LEAST_LOAD, LEAST_LOAD_OF_EVICTIONS, LONGEST_KEY, MIN_SLOTS, UNIT, KeyArena, Slots,
+    arena_of_next, home, homes_needed, is_full, is_too_large, key_add, key_moved, key_remove,
+    keys_close, list_keys, move_key, other_arena, release_block, release_slots, ringfence_prefetch,
+    seek, shift_back, shift_forward, slot, slot_bytes, slots_close, slots_open, slots_settle,
 )
 from ringfence.limiter.compiled._states cimport numbers_of, read_numbers, read_state
 
@@ -38,7 +39,6 @@ cdef enum:
     SAMPLE = 16  # entries from which an eviction chooses,
     LARGEST_SAMPLE = 512  # or more if each of them is in use
     RELEASE_AFTER = 16384  # moved slots after which their memory is released
-    MIN_SLOTS = 8
 
 cdef int64_t LARGEST = <int64_t>1 << 61
 
@@ -187,6 +187,7 @@ cdef class Store:
     def evict(self, now) -> bool:
         """Evict the key of a sample whose loss is smallest; return whether it was in use."""
         self.set_instant(min(max(now, 0), LATEST - 1))
+        self._move_or_resize(LEAST_LOAD_OF_EVICTIONS)
         return self._evict() > 0
 
     def sweep(self, int steps, now) -> None:
@@ -364,14 +365,9 @@ cdef class Store:
         cdef Slots* part
         if self.keeps_keys and size_of(name) > LONGEST_KEY:
             raise ValueError(f"a key has at most {LONGEST_KEY} bytes, this one {size_of(name)}")
-        if self.is_moving:
-            self._move_on(SLOTS_PER_MOVE)
-        else:
+        if not self.is_moving:
             self._sweep(EXPIRY_SAMPLE_OF_LOGS if self.params.kind == LOG else EXPIRY_SAMPLE)
-            if self.now_in.count * 16 >= self.now_in.homes * self._fullest() or (
-                self.now_in.homes > 1024 and self.now_in.count * 4 < self.now_in.homes
-            ):
-                self._resize()
+        self._move_or_resize(LEAST_LOAD)
         part = self._part(identity, &begin)
         place = seek(part, identity, begin)
         if not shift_forward(part, place):
@@ -385,20 +381,25 @@ cdef class Store:
         memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         return 0
 
-    cdef uint64_t _fullest(self) noexcept nogil:
-        """Return the maximum load in sixteenths of the homes, which is higher for larger slots."""
-        return 14 if self.params.words > 2 else 13
+    cdef int _move_or_resize(self, int least_load) except -1:
+        """Move on to another array, or begin when the present one is full or has a lower load."""
+        cdef KeyArena* unused = other_arena(&self.now_in, self.arenas)
+        if self.is_moving:
+            self._move_on(SLOTS_PER_MOVE)
+        elif unused.block_count:
+            release_block(unused)
+        elif is_full(&self.now_in) or is_too_large(&self.now_in, least_load):
+            self._resize()
 
     cdef int _resize(self) except -1:
-        """Begin to move to an array with an eighth more homes than the entries need."""
+        """Begin to move to an array that fits the entries."""
         cdef Slots fresh
-        cdef uint64_t homes = self.now_in.count * 18 // self._fullest() + MIN_SLOTS
-        if not slots_open(&fresh, self.params.words, homes, arena_of_next(&self.now_in, self.arenas)):
+        cdef KeyArena* arena = arena_of_next(&self.now_in, self.arenas)
+        if not slots_open(&fresh, self.params.words, homes_needed(&self.now_in), arena):
             raise MemoryError
         self.moved_from, self.now_in = self.now_in, fresh
         self.is_moving = True
         self.bound = self.next_place = self.released = self.hand = 0
-        return 0
 
     cdef void _move_on(self, int steps) noexcept:
         """Move the next slots to the new array, except expired entries."""
@@ -423,12 +424,11 @@ cdef class Store:
                     else:
                         memcpy(slot(new, place), word, old.per_slot * sizeof(uint64_t))
                         if self.keeps_keys:
+                            key_moved(old, self.next_place, new)
                             new.keys[place] = key
                 word[0] = 0
             self.next_place += 1
         if self.next_place >= old.size:
-            if old.arena != new.arena:
-                keys_close(old.arena)
             slots_close(old)
             slots_settle(new)
             self.is_moving = False

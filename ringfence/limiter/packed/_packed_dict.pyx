@@ -21,6 +21,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     SPARE = 16  # 1 / 16 of the memory may be unused
+    MOST_REMOVED = 4  # 1 / 4 of the memory of a block in a map may belong to removed rows
     STEP = 64  # bytes
     ID = 8  # bytes of the id of a rule
     NO_ID = 255  # number of the id when the whole key is in the record
@@ -349,7 +350,7 @@ cdef class PackedMap:
             self.hand_row -= 1  # The next row has taken this place.
         if not block.count:
             self.blocks[place] = None
-        elif 2 * block.removed > block.end:
+        elif MOST_REMOVED * block.removed > block.end:
             block._compact()
         return row
 

@@ -1,6 +1,7 @@
 """Bounds on the keys and bytes of all counter tables together, and which keys are evicted."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -228,3 +229,24 @@ def test_a_key_is_reported_that_is_converted_to_send_its_counts(*, is_compiled: 
     engine.local_counts([key(0, 1)], 0)
 
     assert reported == [key(0, 1)]
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.SLIDING_WINDOW])
+def test_memory_stays_near_max_bytes_when_one_rule_after_the_other_has_many_keys(
+    algorithm: Algorithm,
+) -> None:
+    require_compiled()
+    limit = Limit.of_ns(5, MINUTE, algorithm)
+    engine = engine_of(*[limit] * 10, max_keys=10**6, max_bytes=1_000_000, is_compiled=True)
+    settled: list[int] = []
+    for rule in range(10):
+        memory: list[int] = []
+        for number in range(0, 30_000, 100):
+            keys = [key(rule, each) for each in range(number, number + 100)]
+            engine.decide(keys, [1] * 100, [1] * 100, [], [], 1)
+            memory.append(sum(cast(Any, table).nbytes for table in engine._tables.all()))
+        # While a table is resized, its memory is counted twice.
+        settled.append(min(memory[200:]))
+
+    assert engine.evicted > 200_000
+    assert max(settled) < 2_000_000

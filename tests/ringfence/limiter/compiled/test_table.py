@@ -207,6 +207,29 @@ def test_each_eviction_removes_one_key_even_when_a_resize_has_just_begun() -> No
         assert sizes == [*range(count, -1, -1)]
 
 
+@pytest.mark.parametrize("algorithm", COMPILED)
+@pytest.mark.parametrize("keeps_keys", [False, True])
+def test_a_table_without_new_keys_releases_memory_when_keys_are_evicted(
+    algorithm: Algorithm, *, keeps_keys: bool
+) -> None:
+    table = table_of(Limit.of_ns(5, MINUTE, algorithm), 50_000, keeps_keys=keeps_keys)
+    for number in range(40_000):
+        table.check(b"rule-one%d" % number, 1 + number % 3, START)
+    full = table.nbytes
+
+    for evicted in range(1, 35_001):
+        table.evict(1, START)
+        assert len(table) == 40_000 - evicted
+    left = [number for number in range(40_000) if table.has(b"rule-one%d" % number)]
+
+    assert table.nbytes < full / 3
+    assert len(left) == 5_000
+    for number in left:
+        assert table.check(b"rule-one%d" % number, 0, START).remaining == 4 - number % 3
+    if keeps_keys:
+        assert sorted(keys_of(table)) == sorted(b"rule-one%d" % number for number in left)
+
+
 def test_a_denied_or_impossible_check_evicts_no_key() -> None:
     table = table_of(Limit.of_ns(10, MINUTE), 5)
     table.check_many([b"%d" % number for number in range(5)], [1] * 5, START)

@@ -139,6 +139,20 @@ def test_a_map_of_many_keys_uses_little_memory_and_lists_each_key_once() -> None
     assert len(rows.keys_from(0, 100)[0]) < 400
 
 
+def test_a_map_releases_the_memory_of_removed_rows() -> None:
+    rows = packed_dict.PackedMap()
+    keys = [b"rule-one" + b"%08d" % number for number in range(20_000)]
+    for key in keys:
+        rows[key] = bytes(30)
+    full = rows.nbytes
+
+    for key in keys[:8_000]:
+        rows.pop(key)
+
+    assert rows.nbytes < 0.85 * full
+    assert {key for key, _ in all_rows(rows)} == {*keys[8_000:]}
+
+
 def test_all_rows_are_examined_in_turn_while_rows_are_removed() -> None:
     rows = packed_dict.PackedMap()
     for number in range(1000):
