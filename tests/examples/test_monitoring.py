@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from node.supervisor.host_members import HostMember
+from node.supervisor.merged_metrics import merged
+from ringfence.gateway.process.metrics import Metrics
 from ringfence.transport.tls.certificates import NODE_NAME
 from tests.node.admin.asking import app_of, ask
 from tests.node.cluster import owned, world
@@ -26,9 +29,15 @@ VALUES = {
     "result": {"allowed", "denied"},
     "source": {"policy", "shed", "local", "standby"},
     "state": {"suspect", "dead"},
-    "job": {"ringfence"},
+    "job": {"ringfence", "ringfence-gateway"},
+    "domain": {"unknown"},
 }
 """Values of labels that expressions may select. The docs contain all of them."""
+GATEWAY_PAGE = (
+    Metrics(Counter(["decided_denied_policy"]), unmatched=lambda: {"unknown": 1}).write(None)[0]
+).decode()
+HOST_PAGE = merged({}, [HostMember(0, "web-0", "10.0.0.1:7101", None)], "")[0].decode()
+"""Metrics of a gateway, and of a host with several processes."""
 
 Labels = Mapping[str, set[str]]
 
@@ -52,9 +61,10 @@ async def samples(autojump_clock: MockClock) -> Labels:
         await ask(app, "/nothing")
         cluster.nodes["a"].containment.by_place["session"] += 1
         text = (await ask(app, "/metrics")).body.decode()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name] |= sample.labels.keys()
+    for page in (text, GATEWAY_PAGE, HOST_PAGE):
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                found[sample.name] |= sample.labels.keys()
     return found
 
 
@@ -77,7 +87,7 @@ async def test_alerts_see_the_first_count_of_a_series_that_is_new(
     needs `unless ... offset`. An alert with `for` waits for more events anyway."""
     async with world("a") as cluster:
         text = (await ask(app_of(cluster.nodes["a"]), "/metrics")).body.decode()
-    families = text_string_to_metric_families(text)
+    families = [*text_string_to_metric_families(text), *text_string_to_metric_families(HOST_PAGE)]
     at_start = {sample.name for family in families for sample in family.samples}
     checked = 0
     for rule in RULES:
@@ -113,10 +123,10 @@ def test_the_scrape_job_names_the_alert_rules() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
 
     assert [(FOLDER / name).is_file() for name in config["rule_files"]] == [True]
-    assert [job["job_name"] for job in config["scrape_configs"]] == ["ringfence"]
+    assert {job["job_name"] for job in config["scrape_configs"]} == VALUES["job"]
 
 
 def test_the_scrape_job_verifies_the_name_in_every_certificate() -> None:
-    [job] = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
+    job, _ = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
 
     assert job["tls_config"]["server_name"] == NODE_NAME
