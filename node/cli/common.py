@@ -161,13 +161,18 @@ def decision_row(decision: "Decision") -> dict[str, object]:
 
 
 class _Line(logging.Formatter):
-    """Formatter that writes each log event as one line."""
+    """Formatter that writes each log event as one line, with the name of a node if given."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         words = {
             "time": at.replace("+00:00", "Z"),
             "level": record.levelname,
+            **({"node": self._node} if self._node else {}),
             "logger": record.name,
             "msg": json.dumps(record.getMessage(), ensure_ascii=False),
         }
@@ -177,10 +182,13 @@ class _Line(logging.Formatter):
 
 
 @contextmanager
-def log_to_stderr(level: str) -> Iterator[None]:
-    """Log events to standard error while the block runs, one line of key=value words each."""
+def log_to_stderr(level: str, node: str = "") -> Iterator[None]:
+    """Log events to standard error while the block runs, one line of key=value words each.
+
+    `node` is the name in each line, for a process that shares its standard error with others.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line())
+    handler.setFormatter(_Line(node))
     root = logging.getLogger("ringfence")
     before = root.level, root.propagate
     root.addHandler(handler)

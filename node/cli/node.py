@@ -134,13 +134,16 @@ def node(
     if check:
         _check(settings, with_gateway, gateway_config)
         return
-    with log_to_stderr(log_level):
-        if member is not None:
-            from node.supervisor.member_plan import member_settings
-            from node.supervisor.member_process import serve_member
+    if member is not None:
+        from node.supervisor.member_plan import member_settings
+        from node.supervisor.member_process import serve_member
 
-            trio.run(serve_member, member_settings(settings, member, siblings))
-        elif settings.processes > 1:
+        settings = member_settings(settings, member, siblings)
+        with log_to_stderr(log_level, settings.name):
+            trio.run(serve_member, settings)
+        return
+    with log_to_stderr(log_level):
+        if settings.processes > 1:
             words = _words(flags, config, log_level)
             trio.run(_several, settings, words, with_gateway, gateway_config)
         else:

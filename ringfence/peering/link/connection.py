@@ -489,7 +489,8 @@ class LinkConnection:
     def _on_ping_timeout(self) -> None:
         """Mark the member as lost: it has answered neither a frame nor the ping."""
         self.is_pinging = False
-        silence = self._transport.now() - self.received_at
+        asked_at = self._queue.waits_since(self.received_at)
+        silence = self._transport.now() - (self.received_at if asked_at is None else asked_at)
         self._disconnect("no answer")
         self._state = _State.CONNECTING
         host, port = self._destination.address

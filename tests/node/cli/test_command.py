@@ -149,6 +149,17 @@ def test_a_failed_write_of_the_output_is_reported_in_one_line(
     )
 
 
+def test_log_lines_of_several_processes_contain_the_name_of_the_node(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with log_to_stderr("info", "web-1"):
+        logging.getLogger("ringfence.node").info("up")
+
+    assert capsys.readouterr().err.endswith(
+        ' level=INFO node=web-1 logger=ringfence.node msg="up"\n'
+    )
+
+
 def test_log_lines_show_letters_of_all_languages_and_escape_line_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

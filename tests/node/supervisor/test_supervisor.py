@@ -168,7 +168,7 @@ def test_members_share_a_budget_and_a_killed_member_is_restarted_and_all_leave_o
         web.process.send_signal(signal.SIGTERM)
         assert web.process.wait(TIMEOUT) == 0
         for name in ("web-0", "web-1"):
-            assert f"node {name} has stopped" in web.log
+            assert f'node={name} logger=ringfence.node msg="node {name} has stopped"' in web.log
         assert "Traceback" not in web.log
 
 
