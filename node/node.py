@@ -269,7 +269,7 @@ class Node:
                 )
             if is_last:
                 are_sent = await self.shards.cross_dc.send_all(min(_LAST_COUNTS, patience))
-                if not (is_empty or cluster.is_alone):
+                if cluster.is_datacenter_leaving and not (is_empty or cluster.is_alone):
                     self._log_lost_counters(are_global_sent=are_sent)
             if is_last or is_empty:
                 gossip.left()

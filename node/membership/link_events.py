@@ -25,8 +25,8 @@ class LinkEvents:
         self._links = links
         self._report_unreachable = report_unreachable
         self.on_slots_free = on_slots_free
-        self._lost_links: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
-        """Links that were lost and are not ready again, with the reason."""
+        self._lost_links: WeakKeyDictionary[Link, type] = WeakKeyDictionary()
+        """Links that were lost and are not ready again, with the kind of the reason."""
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
         """Ignore the member and rule versions of a peer: gossip updates members, and each node
@@ -41,14 +41,15 @@ class LinkEvents:
         if reachable:
             is_known = self._links.has_link_to(link.address, other_than=link)
             is_news = link in self._lost_links or not is_known
-            self._lost_links.pop(link, None)
+            for other in [each for each in self._lost_links if each.address == link.address]:
+                del self._lost_links[other]
             level = logging.INFO if is_news else logging.DEBUG
             logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
         else:
-            reason = str(link.refusal or "it does not answer")
+            reason, kind = link.refusal or "it does not answer", type(link.refusal)
             known = [(other.address, why) for other, why in self._lost_links.items()]
-            level = logging.DEBUG if (link.address, reason) in known else logging.WARNING
-            self._lost_links[link] = reason
+            level = logging.DEBUG if (link.address, kind) in known else logging.WARNING
+            self._lost_links[link] = kind
             logger.log(level, "peer at %s:%d is lost: %s", host, port, reason)
             if link.name:
                 self._report_unreachable(link.name)

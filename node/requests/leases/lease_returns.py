@@ -3,7 +3,8 @@
 Only clients know how many units of a lease they have spent. So the owner recalls the leases of the
 keys, and waits until clients have returned them before it resets or transfers the counters. So a
 reset removes all units that were spent before, and no client holds units of the old counter. A
-transferred counter contains no units that were lent and not spent.
+transferred counter contains unspent units only of leases that were not returned in time, or that
+were granted meanwhile.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

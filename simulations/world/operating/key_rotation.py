@@ -119,7 +119,7 @@ class _Spending:
         used = (status.limit or 0) - (status.remaining or 0)
         if used == self._admitted:
             return []
-        return [f"the owner counts {used} units after a restart, got {self._admitted}"]
+        return [f"the owner must count {self._admitted} units after a restart, got {used}"]
 
 
 def _owned(world: World, name: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Law of replicas: after the calm, the standby of each counter has all units that its owner counts.
 
 A crash may then happen at any time without a loss. Counts of aligned windows must be equal. Other
-units expire by their ages, which are only known to the time that a replica needs to arrive, and to
-the errors of both clocks since then.
+units expire by their ages. The ages at both nodes may differ by the time that a replica needs to
+arrive, and by the errors of both clocks.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

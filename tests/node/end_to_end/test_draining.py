@@ -124,6 +124,21 @@ async def test_all_nodes_of_the_only_data_center_that_stop_together_log_their_lo
     assert "before other members have fetched" not in caplog.text
 
 
+async def test_a_node_that_stops_during_a_partition_does_not_log_lost_counters(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as w:
+        async with w.client("a") as limiter:
+            for number in range(20):
+                await limiter.check("api", {"tenant": str(number)})
+        for other in ("b", "c"):
+            w.network.cut(address_of("a"), address_of(other))
+        await trio.sleep(20)
+        await w.stop("a")
+
+    assert not fields_of_losses(caplog)
+
+
 async def test_a_data_center_that_stops_logs_which_counters_other_data_centers_have(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from node.membership.link_events import LinkEvents
-from ringfence.errors import AccessDenied
+from ringfence.errors import AccessDenied, PeerUnavailable
 
 
 class FakeLink:
@@ -71,7 +71,8 @@ def test_a_lost_member_is_logged_and_probed_and_its_return_is_news(
 def test_several_lost_links_to_a_member_are_logged_once_for_each_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    events, first, second = Events(caplog), FakeLink(), FakeLink()
+    events = Events(caplog)
+    first, second = [FakeLink(refusal=PeerUnavailable(f"silent for {each} s")) for each in (3, 5)]
     refused, elsewhere = FakeLink(refusal=AccessDenied("wrong key")), FakeLink("c")
     elsewhere.address = ("10.0.0.3", 7101)
 
@@ -81,8 +82,7 @@ def test_several_lost_links_to_a_member_are_logged_once_for_each_reason(
 
     assert levels == ["WARNING", "DEBUG", "WARNING", "WARNING"]
     assert events.unreachable == ["b", "b", "b", "c"]
-    for each in (first, second):
-        events.report(each, reachable=True)
+    events.report(first, reachable=True)
     assert events.report(first, reachable=False)[0] == "WARNING"
 
 

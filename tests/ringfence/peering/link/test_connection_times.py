@@ -361,3 +361,26 @@ async def test_only_a_lost_member_is_connected_again(autojump_clock, state):
 
         assert len(w.peer.hellos) == (state not in ("idle", "closed"))
         assert len(w.peer.connections) == len(w.peer.hellos)
+
+
+async def test_an_attempt_that_is_not_lost_goes_on(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(0.7 * ROUND_TRIP)
+        w.link.retry()
+        await trio.sleep(1.8 * ROUND_TRIP)
+
+        assert w.link.is_ready
+
+
+async def test_a_retry_replaces_the_next_planned_attempt(autojump_clock):
+    async with world(min_backoff=100.0, max_backoff=100.0) as w:
+        w.peer.refusal = Refused(0, ErrorCode.OVERLOADED, "full")
+        w.link.open()
+        await trio.sleep(0.5)
+        w.link.retry()
+        await trio.sleep(0.5)
+        began = len(w.peer.hellos)
+        await trio.sleep(100)
+
+        assert (began, len(w.peer.hellos)) == (2, 3)
