@@ -60,6 +60,8 @@ class Cover(Struct):
     """Instant in ns of this transfer; 0 when the log has units of other members, too."""
     sent_mark: int = 0
     """Mark of this transfer. Counters with this mark have all its units."""
+    unsent: dict[bytes, None] = field(default_factory=dict)
+    """Changed keys that were not replicated to the owner, because it may have newer counters."""
 
     @property
     def is_ended(self) -> bool:

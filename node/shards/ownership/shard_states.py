@@ -87,7 +87,7 @@ class ShardStates:
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
         self.rounds = RoundTimer()
         """Rounds of the task that fetches, offers and forgets shards."""
-        self._counters = counters
+        self._counters, self._changed = counters, changed
         self._replicas, self._checks = replicas, checks
         self._on_transition = on_transition
         self._states = bytearray(SHARDS)
@@ -129,6 +129,9 @@ class ShardStates:
             self.unasked.drop([shard])
         elif cover is not None:
             self.unasked.add_covered(shard, cover.owner)
+        if cover is not None and self.held[shard] and cover.unsent:
+            self._changed.update(cover.unsent)  # The owner may be the standby now.
+            cover.unsent.clear()
         self._update_origins(shard, transition.actions, arrival)
         if arrival.copies and not _ANNOUNCED.isdisjoint(transition.actions):
             for _, counts in arrival.copies:

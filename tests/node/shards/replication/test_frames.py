@@ -12,7 +12,7 @@ from node.metrics.counters import Counters
 from node.shards.replication import INTERVAL, Replication
 from node.shards.transfers.unacknowledged_transfers import BYTES_PER_PART
 from ringfence.peering.link import Link
-from ringfence.wire import Copy, Done, decode, encode
+from ringfence.wire import Copy, Done, Holding, ShardGroup, decode, encode
 from tests.node.cluster import CONTAINMENT
 from tests.node.shards.transfer_peers import (
     KEYS,
@@ -221,6 +221,37 @@ def test_a_standby_that_covers_a_shard_sends_nothing_to_its_owner() -> None:
     w.round()
 
     assert (w.links.take(), w.replication.backlog) == ([], 0)
+
+
+@pytest.mark.parametrize("answer", ["nothing", "replica", "moved"])
+def test_a_restarted_owner_replicates_what_it_counted_for_the_member_that_is_its_standby(
+    answer: str,
+) -> None:
+    """The owner took its shard over from the replica of its standby, and counted for it until it
+    answered."""
+    w, before = World(A, B, C), Peer(A)
+    key = held_by(A, B, ring(A, B, C))
+    shard, ownership = shard_of(key), w.owner.ownership
+    before.spend(key)
+    ownership.take_over(shard, B, [(NOW, before.engine.snapshot([key], NOW))], NOW)
+    w.spend(key)
+    w.round()
+    assert (w.links.take(), w.replication.backlog) == ([], 0)
+
+    match answer:
+        case "nothing":
+            ownership.owner_has_nothing(shard, NOW)
+        case "replica":
+            replica = before.engine.snapshot([key], NOW)
+            group = ShardGroup([shard], [1], Holding.COPY, 1, "", "", A, 0)
+            ownership.owner_has_replica(shard, replica, group, NOW)
+        case _:
+            ownership.owner_moved(shard, C, NOW)
+    w.round()
+
+    assert w.links.take() == [(B, [key])]
+    w.round()
+    assert w.links.take() == []
 
 
 def test_a_third_member_that_covers_a_shard_replicates_it_to_the_standby() -> None:
