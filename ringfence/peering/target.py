@@ -44,6 +44,9 @@ which gives None or `SHED`, it is called again if the answer comes late.
 class SentBatch(Protocol):
     """Batch that was passed to a target."""
 
+    on_rows: Callable[[list[int], Results], None] | None
+    """Receives rows that are answered before others; without it the batch waits for all rows."""
+
     def identify(self) -> CheckId | None:
         """Return the identity of the first check of the batch, for a request to a second target.
 

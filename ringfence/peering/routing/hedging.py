@@ -63,6 +63,6 @@ def may_hedge(
 ) -> bool:
     """Return whether the standbys may be asked about unanswered checks; if so, spend the hedging
     budget."""
-    open_rows = sum([len(request.rows) for request in requests if not request.is_done])
+    open_rows = sum([len(each.rows) - len(each.answered) for each in requests if not each.is_done])
     has_standbys = routes is not None and len(routes.ring.members) > 1
     return not open_rows or not has_standbys or budget.take(open_rows)

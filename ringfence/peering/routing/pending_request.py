@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from ringfence.errors import AccessDenied
 from ringfence.peering.target import SentBatch, Shed, Target
 from ringfence.runtime import Event
-from ringfence.wire import NO_ID, Batch, CheckId, Results, Source, empty_results, join_results
+from ringfence.wire import (
+    NO_ID,
+    Batch,
+    CheckId,
+    OutcomeRow,
+    Results,
+    Source,
+    empty_results,
+    join_results,
+)
 
 __all__ = ["BY_MEMBER", "MemberRequest", "Part", "PendingRequest"]
 
@@ -31,6 +40,7 @@ class MemberRequest:
         "is_done",
         "is_shed",
         "on_late",
+        "parts",
         "refusal",
         "results",
         "rows",
@@ -54,6 +64,9 @@ class MemberRequest:
         self.rows = rows
         """Indexes of the rows of `batch` in the whole batch."""
         self.results: Results | None = None
+        """Results of all rows; None until the last one has arrived."""
+        self.parts: dict[int, OutcomeRow] = {}
+        """Results that arrived before those of other rows, by their places in `rows`."""
         self.refusal: AccessDenied | None = None
         self.is_done = False
         self.is_collected = False
@@ -66,6 +79,31 @@ class MemberRequest:
         self.first_row = 0
         """Place of the first row in `sent`, which may contain checks of other callers."""
         self._on_done = on_done
+
+    @property
+    def answered(self) -> Sequence[int]:
+        """Rows of the whole batch whose results have arrived."""
+        return [self.rows[at] for at in self.parts] if self.results is None else self.rows
+
+    def source_of(self, row: int) -> int | None:
+        """Return the source of the result of a row of the whole batch; None without a result."""
+        if row not in self.rows:
+            return None
+        place = self.rows.index(row)
+        if self.results is not None:
+            return self.results.sources[place]
+        return self.parts[place][-1] if place in self.parts else None
+
+    def resolve_rows(self, places: list[int], results: Results) -> None:
+        """Set the results of some rows, which the member answered before the others."""
+        self.parts.update(zip(places, results.rows(), strict=True))
+        if len(self.parts) == len(self.rows):
+            whole = empty_results(len(self.rows))
+            for place, row in self.parts.items():
+                whole.put_row(place, row)
+            self.resolve(whole)
+        else:
+            self._on_done()
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
         """Set the member's answer; None means that no answer arrived in time, but it may still
@@ -147,16 +185,16 @@ class PendingRequest:
                 batch = replace(batch, ids=_identities(earlier, rows))
             request = self.add_request(batch, rows, target, as_standby=as_standby)
             request.sent = target.ask(batch, hops=hops, as_standby=as_standby, done=request.resolve)
+            if request.sent is not None:
+                request.sent.on_rows = request.resolve_rows
         return self.requests[len(earlier) :]
 
     def answered_by(self, row: int) -> MemberRequest | None:
         """Return the request whose answer has the result of a row; None without one."""
         source = self.results.sources[row]
         for request in self.requests:
-            if request.results is not None and row in request.rows:
-                place = request.rows.index(row)
-                if request.results.sources[place] == source:
-                    return request
+            if request.source_of(row) == source:
+                return request
         return None
 
     def mark_refunded(self, rows: Iterable[int]) -> None:
@@ -184,9 +222,7 @@ class PendingRequest:
             return True
         if len(requests) == len(self.requests):
             return False
-        answered = {
-            row for request in self.requests if request.results is not None for row in request.rows
-        }
+        answered = {row for request in self.requests for row in request.answered}
         return answered.issuperset(self.missing)
 
     def _wake(self) -> None:
@@ -211,19 +247,22 @@ class PendingRequest:
                 so_far.refusal = request.refusal
             if request.is_shed:
                 self.shed.update(request.rows)
-            results = request.results
-            if results is None or request.is_collected:
-                continue
-            request.is_collected = True
-            missing = set(self.missing)
-            new = [place for place, row in enumerate(request.rows) if row in missing]
-            if len(new) == len(request.rows):
-                self.results.scatter(request.rows, results)
-            else:
-                for place in new:
-                    self.results.put_row(request.rows[place], results.row(place))
-            missing.difference_update(request.rows)
-            self.missing = [row for row in self.missing if row in missing]
+            if not request.is_collected:
+                self._add_new(request)
+
+    def _add_new(self, request: MemberRequest) -> None:
+        """Add the results of one request to the rows that have none yet."""
+        results, missing = request.results, set(self.missing)
+        request.is_collected = results is not None
+        if results is not None and missing.issuperset(request.rows):
+            self.results.scatter(request.rows, results)
+        else:
+            found = request.parts.items() if results is None else enumerate(results.rows())
+            for place, result in found:
+                if request.rows[place] in missing:
+                    self.results.put_row(request.rows[place], result)
+        missing.difference_update(request.answered)
+        self.missing = [row for row in self.missing if row in missing]
 
     def _collect_all(self) -> bool:
         """Join the results of several members, if all have arrived and none was added before."""

@@ -359,6 +359,7 @@ class Sent:
 
     def __init__(self, identity):
         self.identity = identity
+        self.on_rows = None
 
     def identify(self):
         return self.identity

@@ -50,6 +50,7 @@ class CountingMember:
         self.is_lost = False
         self.sheds = False
         self.dones = []
+        self.on_rows = None
         self.timeout = inf
         """Its time-out by round trips."""
         self.answers_others = False

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.rules import encode_key
-from ringfence.wire import Op, Source
+from ringfence.wire import Op, Source, empty_results
 from tests.ringfence.peering.routing.cluster import LONE, PLAIN, ClientCluster, Cluster, key_of
 
 SECONDS = st.floats(0.0, 10.0, allow_nan=False)
@@ -200,3 +200,24 @@ async def test_without_a_standby_no_hedging_budget_is_spent(autojump_clock):
 
     assert cluster.router.hedging.taken == 0
     assert len(cluster.owner(key).asked) == 1
+
+
+async def test_rows_that_the_owner_has_answered_need_no_hedging_budget(autojump_clock):
+    cluster = Cluster(hedge_after=0.01)
+    cluster.router.hedging = HedgingBudget(burst=1)
+    keys = [key_of("a", standby="b"), key_of("a", standby="b", skip=1)]
+    owner = cluster.owner(keys[0])
+    owner.held_answers = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def answer_one():
+            await trio.sleep(0.005)
+            owner.on_rows([1], empty_results(1))
+
+        results = await cluster.check(keys, within=0.25)
+
+    assert results.sources == [Source.STANDBY, empty_results(1).sources[0]]
+    assert [batch.keys for batch, _, _ in cluster.members["b"].asked] == [keys[:1]]
+    assert cluster.router.hedging.taken == 1

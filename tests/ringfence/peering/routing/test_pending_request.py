@@ -20,6 +20,7 @@ class Member:
         self.is_busy = is_busy
         self.batches: list[Batch] = []
         self.dones: list[Any] = []
+        self.on_rows: Any = None
 
     def identify(self) -> CheckId | None:
         return self.first_id
@@ -316,3 +317,64 @@ def test_a_check_in_a_shared_frame_is_identified_by_its_row_in_the_frame() -> No
     send(request, ([1], second))
 
     assert second.batches[0].ids == [(5, 7, 11)]
+
+
+def test_rows_that_a_member_answers_before_others_are_results_when_the_others_are_shed() -> None:
+    request, member, other = pending(4), Member(), Member()
+    send(request, ([0, 1, 3], member), ([2], other))
+    member.on_rows([2, 0], answers(Code.DENIED, Code.NEVER))
+    other.dones[0](answers(Code.ALLOWED))
+
+    member.dones[0](SHED)
+    request.collect()
+
+    assert [*request.missing] == [1]
+    assert [codes(request)[row] for row in (0, 2, 3)] == [Code.NEVER, Code.ALLOWED, Code.DENIED]
+    first, second = request.requests
+    assert [request.answered_by(row) for row in range(4)] == [first, None, second, first]
+
+
+def test_a_result_that_arrived_before_others_is_kept() -> None:
+    request, slow, standby = pending(2), Member(), Member()
+    send(request, ([0, 1], slow))
+    slow.on_rows([0], answers(Code.DENIED))
+    request.collect()
+    send(request, ([0, 1], standby))
+    standby.dones[0](answers(Code.ALLOWED, Code.ALLOWED, source=Source.STANDBY))
+    request.collect()
+    slow.on_rows([1], answers(Code.DENIED))
+    request.collect()
+
+    assert codes(request) == [Code.DENIED, Code.ALLOWED]
+    assert request.results.sources == [Source.OWNER, Source.STANDBY]
+
+
+def test_the_last_rows_of_a_member_complete_its_answer() -> None:
+    request, member = pending(), Member()
+    send(request, ([0, 1, 2], member))
+    late: list[Results] = []
+    request.requests[0].on_late = late.append
+
+    member.on_rows([2], answers(Code.DENIED))
+    assert (late, request.requests[0].is_done) == ([], False)
+    member.on_rows([0, 1], answers(Code.ALLOWED, Code.NEVER))
+
+    assert [each.outcomes.codes for each in late] == [[Code.ALLOWED, Code.NEVER, Code.DENIED]]
+    assert request.requests[0].is_done
+
+
+async def test_a_wait_ends_when_the_missing_rows_are_answered_before_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    request, slow, standby = pending(2), Member(), Member()
+    send(request, ([0, 1], slow))
+    send(request, ([1], standby))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(request.wait, request.requests[1:])
+        await trio.testing.wait_all_tasks_blocked()
+        slow.on_rows([0], answers(Code.ALLOWED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        request.missing = [0]
+        slow.on_rows([0], answers(Code.ALLOWED))
