@@ -205,6 +205,12 @@ descriptors:
   - key: r2
     rate_limit: {requests_per_unit: 1, algorithm: fixed_window, unit: month, align: calendar}
 """
+SHORT = """
+domain: sim
+descriptors:
+  - key: short
+    rate_limit: {period: 10s, requests_per_unit: 8, algorithm: sliding_window}
+"""
 
 
 def test_a_denied_group_is_refunded_in_another_data_center_while_a_node_is_busy() -> None:
@@ -220,3 +226,12 @@ def test_a_denied_group_is_refunded_in_another_data_center_while_a_node_is_busy(
     case = {"nodes": 5, "datacenters": 3, "rules": GROUPS, "seconds": 5, "calm": 5}
 
     assert run_drawn(3830224, "busy@1.95-3.95 node=n5 cost_ms=20", loads=loads, **case) == []
+
+
+@pytest.mark.parametrize("by_s", [5, 7])
+def test_a_standby_whose_clock_is_ahead_forgets_windows_earlier(by_s: float) -> None:
+    """Of two nodes, nobody knows whose clock is wrong."""
+    loads = (Load(rule="short", per_second=12, keys=12),)
+    case = {"nodes": 2, "rules": SHORT, "loads": loads, "calm_load": 10.0}
+
+    assert run_drawn(2000978, f"clock_step@5.68-5.98 node=n1 by_s={by_s}", **case) == []
