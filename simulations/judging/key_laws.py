@@ -6,7 +6,7 @@ it, and so is a delay in queue mode. So the laws hold for each decision, also in
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
 from math import ceil, inf
@@ -81,7 +81,8 @@ def judge_counter(
     questions = [counter.question(row.answer) for row in asked]
     with_parts = _drains_of_parts(counter, rows, drains)
     twice = [spend for row in rows for spend in counted_twice(counter, row)]
-    options = _options(counter, asked, questions, spends, plain, twice, with_parts)
+    gaps = [(row, found) for row in rows if (found := _gaps_of(counter, row.answer))]
+    options = _options(counter, asked, questions, spends, plain, twice, gaps, with_parts)
     [last] = bounds(terms, spends, [counter.reading(*read)], with_parts)
     every: Sequence[Bound | None] = [None] * len(asked)
     if any(counter.sides(row) for row in asked):
@@ -172,12 +173,14 @@ def _options(
     spends: Sequence[Spend],
     plain: Sequence[Spend],
     twice: Sequence[Spend],
+    gaps: "_Gaps",
     drains: Sequence[Drain],
 ) -> list[list["_Option"]]:
     """Return the bounds of each decision under each limit by which it may have been made.
 
     `plain` are the spent units as an exact counter would count them. Those of `twice` may also be
-    counted at decisions during which several members may decide.
+    counted at decisions during which several members may decide. The units of the rows in `gaps`
+    may be missing in some intervals.
     """
     limits = [counter.limits_at(row) for row in asked]
     options: list[list[_Option]] = [[] for _ in asked]
@@ -185,20 +188,17 @@ def _options(
         concerned = [at for at, each in enumerate(limits) if limit in each]
         terms = Terms.of(limit)
         mine = [questions[at] for at in concerned]
-        found = exact = bounds(terms, spends, mine, drains)
-        if twice:
-            pairs = zip(
-                concerned, found, bounds(terms, [*spends, *twice], mine, drains), strict=True
-            )
-            found = [more if asked[at].is_split else once for at, once, more in pairs]
+        rows = [asked[at] for at in concerned]
+        missing = [frozenset(_missing(counter, row.answer, gaps)) for row in rows]
+        found = exact = _bounds(terms, rows, missing, mine, spends, twice, drains)
         if plain is not spends:
             answers = [asked[at].answer for at in concerned]
             unskewed = [counter.question(answer, is_exact=True) for answer in answers]
             exact = bounds(terms, plain, unskewed, drains)
             observed = [
                 counter.observed(asked[at], limit, bound)
-                for at, bound in zip(concerned, found, strict=True)
-                if len(limits[at]) == 1
+                for at, bound, lacks in zip(concerned, found, missing, strict=True)
+                if len(limits[at]) == 1 and not lacks
             ]
             readings = [each for each in observed if each is not None]
             asked_at = unskewed if terms.is_bucket else mine
@@ -206,12 +206,51 @@ def _options(
             after = narrowed(terms, spends, asked_at, found, readings, drains, split)
         else:
             after = found
-        rows = [asked[at] for at in concerned]
         held = _denied_by_held(counter, terms, rows, spends, drains)
         for number, bound, last, each in zip(count(), found, after, exact, strict=False):
             option = _option(rows[number], limit, bound, last, each)
             options[concerned[number]].append(replace(option, counts_held=number in held))
     return options
+
+
+def _bounds(
+    terms: Terms,
+    asked: Sequence[Row],
+    missing: Sequence[frozenset[Spend]],
+    questions: Sequence[Question],
+    spends: Sequence[Spend],
+    twice: Sequence[Spend],
+    drains: Sequence[Drain],
+) -> list[Bound]:
+    """Return the bounds of decisions at each of which some units may be missing; for `twice` see
+    `_options`."""
+    alike: dict[tuple[bool, frozenset[Spend]], list[int]] = {}
+    for at, (row, lacks) in enumerate(zip(asked, missing, strict=True)):
+        alike.setdefault((bool(twice) and row.is_split, lacks), []).append(at)
+    found: dict[int, Bound] = {}
+    for (is_split, lacks), numbers in alike.items():
+        units = [*spends, *twice] if is_split else [*spends]
+        if lacks:
+            units = [each._replace(least=0) if each in lacks else each for each in units]
+        mine = [questions[number] for number in numbers]
+        found |= zip(numbers, bounds(terms, units, mine, drains), strict=True)
+    return [found[at] for at in range(len(asked))]
+
+
+def _gaps_of(counter: CounterView, answer: Answered) -> Sequence[tuple[float, float]]:
+    """Return the intervals in which the judged data center may lack the units of a check in another
+    one, because a crash lost what had arrived."""
+    here = counter.places.get(counter.datacenter)
+    if here is None or not answer.spends or not counter.is_elsewhere(answer):
+        return ()
+    return counter.excuses.gaps(here, counter.place_of(answer), answer)
+
+
+def _missing(counter: CounterView, asked: Answered, gaps: "_Gaps") -> Iterator[Spend]:
+    """Yield the units of other data centers that may be missing at a check."""
+    for row, spans in gaps:
+        if any(begin <= asked.answered_at and asked.asked_at <= end for begin, end in spans):
+            yield from counter.spends(row)
 
 
 def _denied_by_held(
@@ -264,6 +303,8 @@ class _Option(Struct, frozen=True):
     """Whether a denial is right if hits count longer that cuts held."""
 
 
+_Gaps: TypeAlias = Sequence[tuple[Row, Sequence[tuple[float, float]]]]
+"""Answers in other data centers, with the intervals in which their units may be missing."""
 Result: TypeAlias = tuple[frozenset[str], str]
 """Reasons of an excuse, and what is wrong with an answer; both may be empty."""
 

@@ -1,6 +1,6 @@
 """All excuses of a run, and what else faults may change: lost units, and when units are known."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -47,6 +47,8 @@ _CONNECT_S = LinkSettings().handshake_timeout + LinkSettings().max_backoff
 class Loss:
     """Interval whose units a crash may lose, on the counters of some hosts."""
 
+    at: float
+    """Begin of the fault that loses them."""
     begin: float
     end: float
     datacenter: str
@@ -77,7 +79,7 @@ class Excuses:
         self._of_groups: dict[tuple[str, str, str, float], list[Excuse]] = {}
         """Excuses of groups that no member answered in time, by `Answered.group`."""
         self._losses = [
-            Loss(begin, end, datacenter, frozenset(hosts), len(self._members))
+            Loss(fault.at, begin, end, datacenter, frozenset(hosts), len(self._members))
             for fault, begin, end in losses(scenario)
             for datacenter, hosts in sorted(affected_hosts(fault, scenario).items())
         ]
@@ -193,22 +195,39 @@ class Excuses:
 
         A fault that begins before the counts have arrived delays them until its own end.
         """
+        return self._exchanged_at(here, there, answer.asked_at, answer.answered_at)
+
+    def gaps(self, here: Place, there: Place, answer: Answered) -> list[tuple[float, float]]:
+        """Return the intervals in which the owner of a counter in one data center may lack the
+        units of a check in another one, because a crash lost what had arrived.
+
+        They arrive again when both data centers can exchange counts.
+        """
+        shared_at = self.shared_at(here, there, answer)
+        return [
+            (loss.at, self._exchanged_at(here, there, loss.at, loss.end))
+            for loss in self._losses_of(here)
+            if loss.begin <= shared_at and answer.asked_at <= loss.end
+        ]
+
+    def _exchanged_at(self, here: Place, there: Place, begin: float, end: float) -> float:
+        """Return when counts from one interval have certainly reached another data center."""
         both = frozenset((here.datacenter, there.datacenter))
         spans = [
             (each.begin, each.end)
             for place in (here, there)
             for each in self._by_datacenter.get(place.datacenter, ())
-            if answer.asked_at <= each.end and each.concerns(place)
+            if begin <= each.end and each.concerns(place)
         ]
         spans += [
-            (fault.at, end)
-            for fault, pairs, end in self._between
-            if answer.asked_at <= end and both in pairs
+            (fault.at, last)
+            for fault, pairs, last in self._between
+            if begin <= last and both in pairs
         ]
-        known = answer.answered_at + _CROSS_DC_LAG_S
-        for begin, end in sorted(spans):
-            if begin <= known:
-                known = max(known, end + _CROSS_DC_LAG_S)
+        known = end + _CROSS_DC_LAG_S
+        for first, last in sorted(spans):
+            if first <= known:
+                known = max(known, last + _CROSS_DC_LAG_S)
         return known
 
     def undisturbed_until(self, places: Iterable[Place], instant: float) -> float:
@@ -248,13 +267,14 @@ class Excuses:
 
         A member may decide a check and crash long before the answer arrives.
         """
-        return any(
-            loss.begin <= end
-            and begin <= loss.end
-            and loss.datacenter == place.datacenter
-            and not loss.hosts.isdisjoint(place.hosts[: loss.reach])
-            for loss in self._losses
-        )
+        return any(loss.begin <= end and begin <= loss.end for loss in self._losses_of(place))
+
+    def _losses_of(self, place: Place) -> Iterator[Loss]:
+        """Yield the losses that concern a counter."""
+        for loss in self._losses:
+            is_here = loss.datacenter == place.datacenter
+            if is_here and not loss.hosts.isdisjoint(place.hosts[: loss.reach]):
+                yield loss
 
     def replicated_at(self, place: Place, answer: Answered) -> float:
         """Return when the standby certainly counts the units of a check whose owner was suspended

@@ -271,3 +271,30 @@ def test_a_bucket_may_ignore_units_of_another_data_center_that_a_cut_delays_for_
 
     laws = violated("queue_of_all", [charge, check], cut, datacenters=2, end=300.0)
     assert laws - {"retry_after"} == found
+
+
+@pytest.mark.parametrize(
+    ("at", "crashed", "cut", "expected"),
+    [
+        (14.0, 2, (9.5, 40.0), False),  # The other data center cannot send its counts again.
+        (9.0, 2, (9.5, 40.0), True),  # Before the crash.
+        (58.0, 2, (9.5, 40.0), True),
+        (30.0, 2, (9.5, 11.0), True),
+        (20.0, 2, (19.0, 40.0), True),
+        (14.0, 1, (9.5, 40.0), True),  # A replica remains.
+    ],
+)
+def test_counts_of_another_data_center_are_missing_until_it_sends_them_again_after_a_crash(
+    at, crashed, cut, expected
+) -> None:
+    owner_and_standby = order_of("everywhere", datacenters=2)[:2]
+    faults = [
+        *(Fault(10, "crash", 11, {"node": name}) for name in owner_and_standby[:crashed]),
+        Fault(cut[0], "cut", cut[1], {"datacenter": "dc2"}),
+    ]
+    settled = Disturbances(samples={"dc1": [(0.0, 0), (9.5, 1), (12.0, 0)], "dc2": [(0.0, 0)]})
+    answers = [*rows(400, 1, 3, "dc2"), *rows(1, at, at + 1)]
+
+    found = violated("everywhere", answers, faults, datacenters=2, disturbances=settled)
+
+    assert ("over_admission" in found) == expected
