@@ -6,7 +6,7 @@ has the numbers of the slots that changed, and the engine has the slots. `owners
 the log is used, and `log_rows` how it is transferred.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ringfence.limiter.serialization import fitting
 
@@ -110,6 +110,20 @@ class FallbackLog:
                 parts[number] -= min(parts[number], theirs[number])
                 if not parts[number]:
                     del parts[number]
+
+    def without_oldest(self, units: Mapping[bytes, int]) -> "FallbackLog":
+        """Return a copy of this log without the given numbers of units, the oldest units first."""
+        left = FallbackLog()
+        left._slots = {key: dict(slots) for key, slots in self._slots.items()}
+        for key, (period_ns, parts) in self._units.items():
+            rest, excess = dict[int, int](), units.get(key, 0)
+            for number in sorted(parts):
+                struck = min(excess, parts[number])
+                excess -= struck
+                if struck < parts[number]:
+                    rest[number] = parts[number] - struck
+            left._units[key] = period_ns, rest
+        return left
 
     def forget(self, key: bytes) -> None:
         """Remove all units and slots of a key whose counter was reset."""

@@ -171,10 +171,8 @@ class ShardOwnership:
             cover.to_ask = others(self._me, whose, *silent)
         known = merge_origins(self.replicas.origins_of(shard), found.origins if found else ())
         origins = known or UNKNOWN if event is Event.TAKE_OVER else ()
-        has_own_charges = transfer is None or transfer.to == base_of
-        arrival = Arrival(
-            now, copies, cover=cover, origins=origins, has_own_charges=has_own_charges
-        )
+        is_own = transfer is None or transfer.to == base_of
+        arrival = Arrival(now, copies, cover=cover, origins=origins, has_own_charges=is_own)
         self._states.apply(shard, event, arrival)
         if event is Event.TAKE_OVER_BLIND:
             self._on_started([shard])
@@ -353,9 +351,11 @@ class ShardOwnership:
             return
         is_own = whose in ("", self._me) or self._left.has_stopped(whose)
         event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
-        if self.origins.have_all(shard, group.origins):
-            counts = Snapshot([], [], [], [], [])
         origins = group.origins or UNKNOWN
+        if not is_own and cover is not None and cover.mark in origins:
+            origins = ()  # The third member started from these counters, and still has its log.
+        if not origins or self.origins.have_all(shard, origins):
+            counts = Snapshot([], [], [], [], [])
         arrival = Arrival(now, [(now, counts)], owner=NodeId(whose), origins=origins)
         self._states.apply(shard, event, arrival)
 

@@ -160,8 +160,8 @@ ACTION_MEANINGS = {
         "the same units, only charge the units that exceed those of the sender."
     ),
     Action.RESTORE_BELOW_LOG: (
-        "As `RESTORE`; then charge the units that this node admitted for the owner. Keys that the "
-        "sender does not have keep their counters."
+        "As `RESTORE`; then charge the units that this node admitted for the owner, except those "
+        "that arrived as well. Keys that the sender does not have keep their counters."
     ),
     Action.CHARGE_SENDERS_LOG: (
         "Charge the units that the sender admitted for the owner. If this node lacks units from "

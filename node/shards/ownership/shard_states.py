@@ -322,7 +322,8 @@ class ShardStates:
                 self._keep_units(self.covers[shard], shard, arrival)
             case Action.RESTORE_BELOW_LOG:
                 log = self.log_of(shard)
-                merge.restore_below(FallbackLog() if log is None else log.log, copies, now)
+                above = FallbackLog() if log is None else self._log_above(log, arrival)
+                merge.restore_below(above, copies, now)
                 if log is not None:
                     log.to_ask = ()
             case Action.COVER_OWNER | Action.COVER_SENDERS_OWNER | Action.COVER_NEW_OWNER:
@@ -343,6 +344,27 @@ class ShardStates:
         known = {*group.marks, *self.origins.of(shard)}
         lacks = [number for number in group.origins if number not in known]
         return not lacks or any(map(is_blind_start, lacks))
+
+    def _log_above(self, cover: Cover, arrival: Arrival) -> FallbackLog:
+        """Return this node's log without the units that arriving counters contain already.
+
+        If each start of these counters is that of a part of this log or of the sender's log, they
+        have only units of logs. Those that are not in the sender's log are the oldest ones of this
+        log. Units that a third member has logged may be among them; that member sends its log.
+        """
+        marks = () if arrival.group is None else arrival.group.marks
+        mine = {cover.mark, *cover.marks}.difference(UNKNOWN)
+        starts = {number for number in arrival.origins if not number % 2}
+        if not starts or mine.isdisjoint(arrival.origins) or not starts <= {*mine, *marks}:
+            return cover.log
+        contained: dict[bytes, int] = {}
+        for _, counts in arrival.copies:
+            admitted = self.merge.admitted(counts, {}, arrival.now)
+            rows = arrival.logs or [()] * len(counts.keys)
+            for key, row in zip(counts.keys, rows, strict=True):
+                units = sum(admitted.row(key, arrival.now)[1::2])
+                contained[key] = max(0, units - sum(row[1::2]))
+        return cover.log.without_oldest(contained)
 
     def _keep_units(self, cover: Cover, shard: int, arrival: Arrival) -> None:
         now = arrival.now

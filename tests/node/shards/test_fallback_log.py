@@ -203,3 +203,23 @@ def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time(
         (b"k", 2, 21 * S),
         (b"k", 1, 4 * S),
     ]
+
+
+def test_a_copy_without_the_oldest_units_leaves_the_log_unchanged() -> None:
+    tally = FallbackLog()
+    tally.add(b"k", 3, MINUTE, 100 * S)
+    tally.add(b"k", 2, MINUTE, 130 * S)
+    tally.add(b"other", 1, MINUTE, 130 * S)
+    tally.add_slot(b"s", 7)
+
+    left = tally.without_oldest({b"k": 4, b"s": 1})
+
+    assert left.row(b"k", 130 * S) == [0, 1]
+    assert units(left.row(b"other", 130 * S)) == 1
+    assert [*left.slots(b"s")] == [7]
+    assert units(tally.without_oldest({b"k": 1}).row(b"k", 130 * S)) == 4
+    assert tally.without_oldest({b"k": 3}).row(b"k", 130 * S) == [0, 2]
+    assert tally.without_oldest({b"k": 6}).row(b"k", 130 * S) == []
+    left.remove_slots(b"s", [7])
+    assert units(tally.row(b"k", 130 * S)) == 5
+    assert [*tally.slots(b"s")] == [7]
