@@ -79,10 +79,6 @@ ALLOWED = {
         "id()",
     ): "finds a parsed node; no code iterates over the identities",
     (
-        "node/membership/link_events.py",
-        "weakref.WeakSet",
-    ): "tests membership of a link; no code iterates over it",
-    (
         "node/metrics/detailed.py",
         "time.perf_counter_ns",
     ): "a stopwatch on which no decision depends",
