@@ -29,9 +29,8 @@ class Throttle:
             self._next = max(self._next, runtime.current_time())
             wait = self._next - self._tolerance - runtime.current_time()
             if wait > 0:
-                await runtime.sleep(
-                    wait
-                )  # The rate limit itself: its next step is at a known time.
+                # The rate limit itself: its next step is at a known time.
+                await runtime.sleep(wait)
             self._next += self._interval
 
 

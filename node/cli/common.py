@@ -31,10 +31,11 @@ __all__ = [
     "cluster_option",
     "console",
     "decision_row",
+    "descriptor_option",
     "json_option",
     "log_to_stderr",
     "need_cluster",
-    "parse_descriptor",
+    "parse_descriptors",
     "printable",
     "rule_place",
 ]
@@ -49,6 +50,14 @@ cluster_option = click.option(
     help="ringfence://HOST:PORT,HOST:PORT?ca=FILE&token_file=FILE; RINGFENCE_URL when absent. "
     "A token itself, as in ringfence://TOKEN@HOST, belongs into RINGFENCE_URL: other users of this "
     "host can read arguments.",
+)
+descriptor_option = click.option(
+    "--descriptor",
+    "-d",
+    "others",
+    multiple=True,
+    metavar="KEY=VALUE,KEY=VALUE",
+    help="One more descriptor of the same request; repeatable.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for a machine.")
 
@@ -123,8 +132,22 @@ def printable(text: str) -> str:
     return "".join([each if each.isprintable() else "?" for each in text])
 
 
-def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
-    """Read `key=value` words, in order, as one descriptor."""
+def parse_descriptors(
+    verb: str, entries: tuple[str, ...], others: tuple[str, ...]
+) -> list[Descriptor]:
+    """Read the descriptors of a request: `key=value` words, in order, and those of
+    `descriptor_option`.
+
+    Raises `ConfigError` if a word is malformed, or if there is nothing to `verb`.
+    """
+    words = [entries] if entries else []
+    words += [tuple(other.split(",")) for other in others]
+    if not words:
+        raise ConfigError(f"nothing to {verb}: give KEY=VALUE words, as in client=203.0.113.7")
+    return [_parse_descriptor(each) for each in words]
+
+
+def _parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
     pairs = []
     for entry in entries:
         key, equals, value = entry.partition("=")

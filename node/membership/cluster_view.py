@@ -119,7 +119,8 @@ class ClusterView:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other member of this data center is known, not even one that has left."""
+        """Whether no other member of this data center is known; members that have left count as
+        known."""
         return not self._local_peers()
 
     @property

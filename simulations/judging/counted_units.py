@@ -455,7 +455,7 @@ class CounterView:
 
 
 def _end_of_next_period(view: CounterView, seconds: float) -> float:
-    """Return the end of the period after the one that contains an instant."""
+    """Return the end of the period that follows the period of an instant."""
     period_ns = view.limit.period_ns
     end = (view.instant(seconds) // period_ns + 2) * period_ns
     return (end - view.instant(0.0)) / 1e9

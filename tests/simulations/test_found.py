@@ -230,7 +230,7 @@ def test_a_denied_group_is_refunded_in_another_data_center_while_a_node_is_busy(
 
 @pytest.mark.parametrize("by_s", [5, 7])
 def test_a_standby_whose_clock_is_ahead_forgets_windows_earlier(by_s: float) -> None:
-    """Of two nodes, nobody knows whose clock is wrong."""
+    """Two nodes cannot find out whose clock is wrong."""
     loads = (Load(rule="short", per_second=12, keys=12),)
     case = {"nodes": 2, "rules": SHORT, "loads": loads, "calm_load": 10.0}
 

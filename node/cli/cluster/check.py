@@ -12,9 +12,10 @@ from node.cli.common import (
     as_json,
     cluster_option,
     decision_row,
+    descriptor_option,
     json_option,
     need_cluster,
-    parse_descriptor,
+    parse_descriptors,
     rule_place,
 )
 from ringfence.client.cluster.cluster import Cluster
@@ -38,14 +39,7 @@ _MAX_PLACES = 8
 @click.command()
 @click.argument("domain")
 @click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--descriptor",
-    "-d",
-    "others",
-    multiple=True,
-    metavar="KEY=VALUE,KEY=VALUE",
-    help="One more descriptor of the same request; repeatable.",
-)
+@descriptor_option
 @click.option("--cost", type=click.IntRange(0), help="Units to spend or give back; 1 when absent.")
 @click.option("--peek", is_flag=True, help="Report the state without spending units.")
 @click.option("--charge", is_flag=True, help="Spend the cost even beyond the limit.")
@@ -92,11 +86,7 @@ def check(
         raise ConfigError(f"--{verb} must be used without --cost: it spends no units")
     if limit is not None and others:
         raise ConfigError("--limit must be used without --descriptor: it counts by one key")
-    if not (entries or others):
-        raise ConfigError("nothing to check: give KEY=VALUE words, as in client=203.0.113.7")
-    words = [entries] if entries else []
-    words += [tuple(other.split(",")) for other in others]
-    descriptors = [parse_descriptor(each) for each in words]
+    descriptors = parse_descriptors("check", entries, others)
     spent = 1 if cost is None else cost
     answer = trio.run(_check, need_cluster(cluster), domain, descriptors, spent, verb, limit)
     if strict and answer.hint:

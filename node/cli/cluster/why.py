@@ -11,9 +11,10 @@ from node.cli.common import (
     as_json,
     cluster_option,
     decision_row,
+    descriptor_option,
     json_option,
     need_cluster,
-    parse_descriptor,
+    parse_descriptors,
     printable,
     rule_place,
 )
@@ -54,14 +55,7 @@ class _Answer(Struct, frozen=True):
 @click.command()
 @click.argument("domain")
 @click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--descriptor",
-    "-d",
-    "others",
-    multiple=True,
-    metavar="KEY=VALUE,KEY=VALUE",
-    help="One more descriptor of the same request; repeatable.",
-)
+@descriptor_option
 @cluster_option
 @json_option
 def why(
@@ -76,11 +70,7 @@ def why(
     It spends no units. A request is denied when one of its descriptors is denied; the exit status
     is 1 then.
     """
-    words = [entries] if entries else []
-    words += [tuple(other.split(",")) for other in others]
-    if not words:
-        raise ConfigError("nothing to explain: give KEY=VALUE words, as in client=203.0.113.7")
-    descriptors = [parse_descriptor(each) for each in words]
+    descriptors = parse_descriptors("explain", entries, others)
     answers = trio.run(_ask, need_cluster(cluster), domain, descriptors)
     is_denied = any(not each.decision.allowed for each in answers)
     if json_:
