@@ -25,7 +25,7 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
-from aioquic.tls import Epoch
+from aioquic.tls import Epoch, Group
 
 from ringfence.transport.interface import Address
 from ringfence.transport.quic.fast_path import FastPath, hasten_acknowledgement
@@ -34,6 +34,13 @@ __all__ = ["STREAM", "Datagrams", "AioquicConnection", "reset_token"]
 
 STREAM = 0
 """Id of the only stream of a connection; the connecting side opens it."""
+
+ACTIVE_CIDS = 2
+"""Connection ids that each side keeps for the other: the current one, and one for a new path.
+
+Each costs a hash, a frame and an entry in the connection table; aioquic's 8 made a handshake and a
+connection dearer.
+"""
 
 MAX_CRYPTO_AHEAD = 16 << 10
 """Maximum of handshake bytes out of order; aioquic alone would buffer 512 KiB per connection."""
@@ -78,6 +85,7 @@ class AioquicConnection(QuicConnection):
             original_destination_connection_id=original_cid,
             retry_source_connection_id=retry_cid,
         )
+        self._local_active_connection_id_limit = ACTIVE_CIDS
         self._reset_key = reset_key
         self._set_reset_tokens()
         self.window = window
@@ -246,6 +254,13 @@ class AioquicConnection(QuicConnection):
             )
         buf.seek(start)
         super()._handle_ack_frame(context, frame_type, buf)
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        """Offer only a key of X25519 when this side connects. aioquic would create keys of four
+        groups for each attempt, which takes longer than all else in the first packet."""
+        super()._initialize(peer_cid)
+        if self._is_client and Group.X25519 in self.tls._supported_groups:
+            self.tls._supported_groups = [Group.X25519]
 
     def _set_reset_tokens(self) -> None:
         if self._reset_key:

@@ -6,9 +6,14 @@ from math import ulp
 import pytest
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.connection import QuicConnection, QuicReceiveContext
-from aioquic.tls import Epoch
+from aioquic.tls import Epoch, Group
 
-from ringfence.transport.quic.aioquic_connection import MAX_CRYPTO_AHEAD, AioquicConnection
+from ringfence.transport.quic.aioquic_connection import (
+    ACTIVE_CIDS,
+    MAX_CRYPTO_AHEAD,
+    STREAM,
+    AioquicConnection,
+)
 from ringfence.transport.quic.configuration import client_configuration, server_configuration
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificate_authority import self_signed
@@ -25,6 +30,7 @@ class Pair:
     def __init__(self) -> None:
         settings = Settings(receive_window=WINDOW, untrusted_receive_window=WINDOW)
         self.now = 10.0
+        self.client_address = CLIENT
         self.client = AioquicConnection(
             client_configuration(ClientTls(verify=False), settings), window=WINDOW
         )
@@ -41,7 +47,7 @@ class Pair:
         carried = 0
         for _ in range(milliseconds):
             for source, target, address in (
-                (self.client, self.server, CLIENT),
+                (self.client, self.server, self.client_address),
                 (self.server, self.client, SERVER),
             ):
                 for datagram, _to in source.urgent_datagrams(self.now):
@@ -237,3 +243,29 @@ def test_both_ends_of_a_connection_and_nobody_else_have_its_binding() -> None:
     before = one.client.binding
     one.run(50)
     assert one.client.binding == one.server.binding == before
+
+
+def test_the_connecting_side_creates_a_key_of_one_group() -> None:
+    pair = Pair()
+    assert pair.client.tls._supported_groups == [Group.X25519]
+    assert pair.client.tls._ec_private_keys == []
+    assert pair.client.tls._x25519_private_key is not None
+    assert pair.client._handshake_confirmed
+    assert pair.server._handshake_confirmed
+
+
+def test_a_connection_moves_to_new_addresses_with_two_connection_ids() -> None:
+    pair = Pair()
+    for port in range(50000, 50006):
+        before = pair.server._peer_cid.cid
+        pair.client_address = (CLIENT[0], port)
+        pair.client.change_connection_id()
+        pair.received = 0
+        pair.client.send_stream_data(STREAM, b"question")
+        pair.run(100)
+        pair.server.send_stream_data(STREAM, b"answer")
+        pair.run(100)
+        assert pair.received == len(b"question" + b"answer")
+        assert pair.server._peer_cid.cid != before
+        for quic in (pair.client, pair.server):
+            assert len(quic._host_cids) == ACTIVE_CIDS
