@@ -81,14 +81,19 @@ class Operator:
             found = await self.read(name, path, query)
         return found
 
-    async def read_metrics(self, name: str) -> Samples:
-        """Return the metrics of a node: values by name and labels; empty if it refuses."""
+    async def read_metrics(self, name: str, only: str = "") -> Samples:
+        """Return the metrics of a node whose names start with `only`: values by name and labels.
+
+        The result is empty if the node refuses.
+        """
         response = await self.request(name, "/metrics")
         if response.status != 200:
             return {}
+        lines = response.body.decode().splitlines(keepends=True)
+        text = "".join(line for line in lines if line.startswith(only))
         return {
             (sample.name, *(sample.labels[label] for label in sorted(sample.labels))): sample.value
-            for family in text_string_to_metric_families(response.body.decode())
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
 
@@ -102,10 +107,9 @@ class Operator:
             missing=[name for name in self.names if listed and name not in nodes],
         )
         for name in self._apps:
-            for (metric, *labels), value in (await self.read_metrics(name)).items():
-                if metric == "ringfence_decisions_total":
-                    result, rule, source = labels
-                    published.decisions[rule, result, source] += int(value)
+            samples = await self.read_metrics(name, only="ringfence_decisions_total{")
+            for (_, result, rule, source), value in samples.items():
+                published.decisions[rule, result, source] += int(value)
         published.counters = self._counters()
         published.counters.subtract(self._before)
         return published
