@@ -26,6 +26,11 @@ def test_all_proxies_share_one_budget(proxies: Proxies) -> None:
     assert [each.status for each in denied] == [429] * 3
     assert all(int(each.headers["retry-after"]) >= 1 for each in denied)
     assert all('"client";r=0' in each.headers["ratelimit"] for each in denied)
+    for each in replies + denied:
+        assert each.headers["ratelimit"].startswith('"client";r=')
+        assert each.headers["ratelimit-policy"].startswith('"client";q=3;w=')
+        assert each.headers["x-ratelimit-limit"] == "3"
+        assert int(each.headers["x-ratelimit-reset"]) >= 1
     assert not any("retry-after" in each.headers for each in replies)
 
 
