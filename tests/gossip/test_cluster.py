@@ -170,7 +170,7 @@ def test_separate_clusters_merge_through_a_seed(world):
     cluster.run_until(cluster.agree, within=60)
 
 
-def test_a_suspended_member_declares_nobody_dead_when_it_resumes(world):
+def test_a_suspended_member_declares_no_member_dead_when_it_resumes(world):
     cluster = world()
     cluster.grow(6)
     for seconds in (0.3, 0.9, 1.5, 3, 20):
@@ -317,7 +317,7 @@ def test_a_member_that_left_is_not_counted_as_dead(world):
     assert cluster.agree()
 
 
-def test_members_that_never_come_back_keep_no_newcomer_out(world):
+def test_members_that_never_return_block_no_new_member(world):
     """pyroscope#5434: as long as a removed member was listed, no new member became ready."""
     cluster = world()
     cluster.grow(6)

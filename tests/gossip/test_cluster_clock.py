@@ -57,7 +57,7 @@ def spread(hosts: list[Host], true: int = 5000 * S) -> int:
     return max(times) - min(times)
 
 
-def test_clocks_that_differ_a_little_come_together() -> None:
+def test_clocks_with_small_differences_converge() -> None:
     hosts = [Host(off * MS) for off in (0, 40, -60, 100, 20)]
     run(hosts, 120)
 
@@ -262,7 +262,7 @@ def test_later_events_have_later_times_after_a_clock_was_set_back() -> None:
     assert times == [1000, 1001, 1002, 1003, 1004, 2000]
 
 
-def test_a_clock_that_is_set_back_an_hour_goes_on_with_the_others() -> None:
+def test_a_clock_that_is_set_back_an_hour_follows_the_others() -> None:
     """Its own time stands still for that hour, unless it sees by how much it must be moved."""
     hosts = [Host(0), Host(0), Host(0), Host(0)]
     run(hosts, 30)
@@ -321,7 +321,7 @@ def test_the_time_is_moved_by_at_most_five_milliseconds_a_second() -> None:
         max_size=60,
     )
 )
-def test_the_time_never_goes_back_whatever_the_samples_and_the_hosts_clock(
+def test_the_time_never_goes_back_for_any_samples_and_host_clock(
     events: list[tuple[int, str, int, int]],
 ) -> None:
     clock = ClusterClock()

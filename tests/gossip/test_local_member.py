@@ -43,7 +43,7 @@ def test_a_suspicion_of_the_highest_incarnation_is_refuted_by_a_new_generation(
         (Status.LEFT, 1),
     ],
 )
-def test_a_newer_record_of_this_member_is_replaced_whatever_its_status(
+def test_a_newer_record_of_this_member_with_any_status_is_replaced(
     core, record, status, refutations
 ):
     """An earlier process may have raised the incarnation."""
@@ -123,7 +123,7 @@ def test_only_the_sender_of_a_refuted_suspicion_receives_the_refutation_again(co
     assert own_records(run(member, 1)) == set()
 
 
-def test_an_old_record_that_accuses_nobody_is_not_answered(core, record):
+def test_an_old_record_without_an_accusation_is_not_answered(core, record):
     member = core("a")
     deliver(member, record("a", incarnation=3, status=Status.SUSPECT, accuser="b"))
 

@@ -149,7 +149,7 @@ def test_an_early_tick_has_no_effect(core, record):
     assert member.next_deadline() == deadline
 
 
-def test_after_its_own_pause_a_member_declares_nobody_dead(core, record):
+def test_after_its_own_pause_a_member_declares_no_member_dead(core, record):
     member = core("a")
     deliver(member, *[record(name) for name in "bcdef"])
     deliver(member, *[record("b", status=Status.SUSPECT, accuser=each) for each in "cde"])

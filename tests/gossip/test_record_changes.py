@@ -201,7 +201,7 @@ def test_a_restart_of_a_dead_member_is_no_return(core, record):
         ({"status": Status.DEAD}, False),
     ],
 )
-def test_a_failed_probe_says_nothing_of_a_member_that_restarted_or_is_gone(
+def test_a_failed_probe_is_ignored_after_its_target_restarted_or_left(
     core, record, change, is_suspected
 ):
     member = without_news(core, record, "b")
@@ -229,7 +229,7 @@ def test_a_failed_probe_of_a_suspect_confirms_the_suspicion(core, record):
     assert deadlines[-1] < 8 * NS  # Without a confirmation, a suspicion lasts 9 s.
 
 
-def test_a_suspect_that_never_answers_dies_by_the_word_of_this_member(core, record):
+def test_this_member_declares_a_silent_suspect_dead(core, record):
     member = core("m")
     deliver(member, record("b", status=Status.SUSPECT, incarnation=4, accuser="c"))
 

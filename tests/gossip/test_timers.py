@@ -13,7 +13,7 @@ def drain(timers, now):
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 9)), st.integers(0, 9))
-def test_what_is_due_comes_in_order_and_the_rest_stays(instants, now):
+def test_due_timers_run_in_order_and_the_others_stay(instants, now):
     timers = Timers()
     for seq, at in instants.items():
         timers.set((Due.PROBE_TIMEOUT, seq), at)

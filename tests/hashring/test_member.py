@@ -53,7 +53,7 @@ def test_an_invalid_member_raises_a_value_error_of_this_package():
     member_list=st.lists(st.builds(Member, names), unique_by=lambda member: member.name),
     data=st.data(),
 )
-def test_members_come_out_sorted_and_once_whatever_their_order_and_repetition(member_list, data):
+def test_members_in_any_order_and_repetition_are_sorted_and_unique(member_list, data):
     repeated = data.draw(st.permutations(member_list + member_list[:2]))
 
     assert by_name(repeated) == tuple(sorted(member_list, key=lambda member: member.name))

@@ -71,7 +71,7 @@ def test_the_owner_has_the_first_vnode_at_or_after_the_shard(member_list, shard)
 
 @settings(max_examples=40, deadline=None)
 @given(member_list=zoned_member_lists, data=st.data())
-def test_equal_members_give_equal_rings_whatever_their_order(member_list, data):
+def test_equal_members_in_any_order_give_equal_rings(member_list, data):
     shuffled = data.draw(st.permutations(member_list + member_list[:2]))
     ring, other = Ring.of(member_list), Ring.of(shuffled)
 

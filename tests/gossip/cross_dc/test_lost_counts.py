@@ -49,7 +49,7 @@ def test_a_new_owner_may_request_a_shard_without_answers() -> None:
     assert recall.unanswered([3, 7, 8]) == [7]
 
 
-def test_what_was_admitted_since_comes_on_top_of_what_is_remembered() -> None:
+def test_units_admitted_since_are_added_to_the_remembered_ones() -> None:
     recall = LostCounts()
 
     assert recall.missing(KEY, [5, 3], [4, 10, 5, 20]) == [(4, 10), (5, 20)]

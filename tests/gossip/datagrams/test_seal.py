@@ -82,7 +82,7 @@ def test_datagrams_of_another_key_or_cluster_are_rejected() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_each_datagram_is_taken_once_in_whatever_order(order: list[int]) -> None:
+def test_each_datagram_is_accepted_once_in_any_order(order: list[int]) -> None:
     sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
     sent = [sender.seal(bytes([number])) for number in range(12)]
 

@@ -105,7 +105,7 @@ def test_a_periodic_exchange_asks_one_member(which: str, host: str) -> None:
     assert schedule.counters["exchanges"] == 1
 
 
-def test_after_the_first_contact_the_next_exchanges_come_soon() -> None:
+def test_after_the_first_contact_the_next_exchanges_follow_soon() -> None:
     schedule = Schedule()
 
     schedule.exchanges.ask_again_soon(NS)

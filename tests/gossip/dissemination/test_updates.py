@@ -21,7 +21,7 @@ def test_updates_are_dropped_after_their_transmission_limit():
     assert len(updates) == 0
 
 
-def test_what_was_sent_least_goes_first():
+def test_the_least_sent_update_is_sent_first():
     updates = Updates()
     updates.add(news("a"))
     updates.take(1000, 4)
@@ -40,7 +40,7 @@ def test_newer_news_of_a_member_take_the_place_of_older():
     assert updates.take(1000, 4) == (news("a", incarnation=1),)
 
 
-def test_what_must_go_first_is_not_said_twice():
+def test_an_update_with_priority_is_not_sent_twice():
     updates = Updates()
     updates.add(news("a"))
     updates.add(news("b"))

@@ -32,7 +32,7 @@ def test_the_pools_contain_the_reachable_members(puts):
 
 
 @given(st.lists(others, unique_by=lambda record: record.name), st.randoms())
-def test_equal_members_have_equal_digests_in_whatever_order_they_came(puts, random):
+def test_equal_members_in_any_order_have_equal_digests(puts, random):
     one, other = MemberTable(ME), MemberTable(ME)
     for record in puts:
         one.put(record)

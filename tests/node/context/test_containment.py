@@ -100,7 +100,7 @@ async def test_a_periodic_task_is_started_again_after_pauses_that_grow(
 # On a node
 
 
-async def test_a_request_that_meets_an_error_is_refused_and_the_session_goes_on(
+async def test_a_request_that_raises_is_refused_and_the_session_continues(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -145,7 +145,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
         ("gossip", "membership", "receive"),
     ],
 )
-async def test_rounds_and_timers_that_fail_come_again(
+async def test_failed_rounds_and_timers_run_again(
     autojump_clock: MockClock, place: str, part: str, method: str
 ) -> None:
     async with world(joins=True) as w, w.client("b", "c", denials=0, leases=False) as limiter:
@@ -189,7 +189,7 @@ async def test_a_change_of_members_that_met_an_error_is_followed_later(
         assert "c" in (node.handler.router.routes.targets if node.handler.router.routes else {})
 
 
-async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: MockClock) -> None:
+async def test_a_link_reconnects_although_its_listener_raised(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
         link = w.nodes["b"].links.link(NodeId("a"))
         assert link is not None

@@ -234,7 +234,7 @@ async def test_what_other_data_centers_tell_pushes_no_window_back(
         assert [await remaining(each, "fixed") for each in (here, there)] == [[600], [600]]
 
 
-async def test_a_value_of_any_length_is_told_of(autojump_clock: MockClock) -> None:
+async def test_counts_of_a_value_of_any_length_are_sent(autojump_clock: MockClock) -> None:
     """alertmanager#1412: what was too large for one packet never reached the others."""
     async with two_datacenters() as (_, here, there):
         long = {"fixed": "x" * 900}
@@ -244,7 +244,9 @@ async def test_a_value_of_any_length_is_told_of(autojump_clock: MockClock) -> No
         assert (await there.peek("api", long)).remaining == 593
 
 
-async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: MockClock) -> None:
+async def test_counts_are_sent_beside_any_amount_of_membership_updates(
+    autojump_clock: MockClock,
+) -> None:
     """memberlist#299: news of many members filled every packet, and nothing else went."""
     async with two_datacenters() as (w, here, there):
         crowd = [stranger(number) for number in range(400)]
@@ -429,7 +431,7 @@ async def test_counts_of_another_data_center_survive_a_crash_of_the_node_that_re
         assert all(300 <= (each.remaining or 0) <= 300 + drained for each in found)
 
 
-async def test_a_data_center_that_lost_all_its_nodes_recalls_what_it_told(
+async def test_a_data_center_that_lost_all_its_nodes_recovers_the_counts_it_sent(
     autojump_clock: MockClock,
 ) -> None:
     kinds = ("fixed", "sliding", "token")
@@ -462,7 +464,7 @@ async def restart_all(w: World, *names: str) -> None:
     await w.settle()
 
 
-async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
+async def test_counts_that_another_data_center_sends_in_our_name_are_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with two_datacenters() as (w, here, _):

@@ -133,7 +133,7 @@ def test_a_member_that_is_not_gone_keeps_its_links(status: Status) -> None:
         ([record("b", port=2)], ["retire"], True),
     ],
 )
-def test_links_end_when_their_member_is_gone_or_is_elsewhere(
+def test_links_close_when_their_member_leaves_or_changes_its_address(
     after: list[Record], calls: list[str], *, has_new_link: bool
 ) -> None:
     """A link to a member that left or moved still receives the answers in flight."""

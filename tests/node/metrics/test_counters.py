@@ -18,7 +18,7 @@ def after(*steps: tuple[Op, Results, bool]) -> dict[str, int]:
     return {name: count for name, count in counters.as_dict().items() if count}
 
 
-def test_a_node_that_did_nothing_has_counted_nothing_and_says_so() -> None:
+def test_a_node_without_work_exports_zero_counters() -> None:
     assert after() == {}
     names = ("checks", "leases", "lease_spent", "denials_lifted", "reports", "reported_denied")
     assert [Counters().as_dict()[name] for name in names] == [0] * len(names)

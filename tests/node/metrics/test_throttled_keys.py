@@ -40,7 +40,7 @@ def test_a_key_with_a_large_part_of_all_denials_is_reported(frames: list[list[by
     assert {key for key, count in exact.items() if count > exact.total() / KEPT} <= reported
 
 
-def test_memory_is_bounded_whatever_is_denied() -> None:
+def test_memory_is_bounded_for_any_denied_keys() -> None:
     throttled = ThrottledKeys()
     for number in range(20_000):
         throttled.denied([b"key%d" % number])

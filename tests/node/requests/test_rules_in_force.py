@@ -11,7 +11,7 @@ NEW = load_text(
 ).rules
 
 
-def test_a_change_raises_the_version_however_old_the_files_are() -> None:
+def test_a_change_raises_the_version_for_files_of_any_age() -> None:
     rules = RulesInForce(OLD)
     before = decode(rules.packed(1))
 

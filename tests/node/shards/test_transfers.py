@@ -181,7 +181,7 @@ async def test_shards_that_do_not_fit_in_an_answer_are_requested_again(
     assert len(peers.acknowledged()) == 3
 
 
-def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
+def test_parts_with_keys_of_any_length_fit_into_messages() -> None:
     keys = [bytes([number % 250]) * 127 + bytes([number % 8]) for number in range(2000)]
     limits = [Limit.of_ns(10, DAY), Limit.of_ns(11, DAY)]
     which = [number % 2 for number in range(2000)]

@@ -283,7 +283,9 @@ async def test_a_member_that_was_never_up_is_restarted_after_other_failures(
         assert len(run.processes[0]) == 2
 
 
-async def test_a_member_is_up_when_it_says_so(run_host: Any, autojump_clock: MockClock) -> None:
+async def test_a_member_is_up_when_it_reports_ready(
+    run_host: Any, autojump_clock: MockClock
+) -> None:
     async with run_host() as run:
         for output in (b"a line\n", b"u", b"p"):
             run.process(0).stdout.write.send_nowait(output)

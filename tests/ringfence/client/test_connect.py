@@ -121,7 +121,7 @@ def test_a_place_is_held_under_trio_and_asyncio(url, backend):
 
 @BACKENDS
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), SystemExit(3)])
-def test_what_the_block_raises_comes_out_as_it_is(url, backend, error):
+def test_an_exception_of_the_block_is_raised_unchanged(url, backend, error):
     async def run():
         with pytest.raises(type(error)) as caught:
             async with ringfence.connect(url):
@@ -213,7 +213,7 @@ async def test_without_a_cluster_everything_passes(autojump_clock):
     ("policy", "passed"),
     [("allow", [True] * 3), ("deny", [False] * 3), ("local", [True, True, False])],
 )
-async def test_the_address_says_what_passes_without_a_cluster(policy, passed, autojump_clock):
+async def test_the_address_selects_the_failure_policy(policy, passed, autojump_clock):
     async with ringfence.connect(f"{no_member()}?on_failure={policy}") as limiter:
         unknown = await limiter.check("d", {"user": "a"})
         decisions = [await limiter.check_limit("2/minute", "key") for _ in range(3)]
@@ -230,7 +230,7 @@ async def test_the_policy_of_a_domain_holds_for_limits_in_descriptors(autojump_c
         assert await limiter.check_limit("3/hour", "a")
 
 
-async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
+async def test_without_a_cluster_an_error_is_raised_if_selected(autojump_clock):
     with pytest.raises(PeerUnavailable, match="no node of the cluster answered within 5 s"):
         async with ringfence.connect(no_member(), raise_on_outage=True):
             raise AssertionError
@@ -311,7 +311,7 @@ async def refusal_of(url):
     return str(caught.value)
 
 
-async def test_an_address_must_be_given_or_stand_in_the_environment(monkeypatch):
+async def test_an_address_must_be_an_argument_or_in_the_environment(monkeypatch):
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
     assert "set RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE" in await refusal_of(None)

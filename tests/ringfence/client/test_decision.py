@@ -162,11 +162,11 @@ def test_quota_rules_deny_only_when_all_of_them_do():
     assert not decide([denied(5, quota=True)])
 
 
-def test_of_several_spent_quotas_the_first_to_come_back_is_enough():
+def test_of_several_spent_quotas_the_first_that_ends_decides_the_wait():
     assert decide([denied(5, quota=True), denied(3, quota=True)]).retry_after == 3.0
 
 
-def test_a_plain_denial_is_waited_for_whatever_the_quotas_say():
+def test_the_wait_of_a_plain_denial_is_independent_of_quotas():
     decision = decide([denied(7), denied(1, quota=True), denied(2, quota=True)])
 
     assert decision.retry_after == 7.0

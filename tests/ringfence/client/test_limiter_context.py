@@ -23,7 +23,7 @@ async def test_the_error_of_await_or_plain_with_shows_what_to_write(
         pass
 
 
-async def test_what_the_block_raises_comes_out_as_it_is() -> None:
+async def test_an_exception_of_the_block_is_raised_unchanged() -> None:
     with pytest.raises(ZeroDivisionError):
         async with ringfence.local({"domain": "d", "descriptors": []}):
             raise ZeroDivisionError

@@ -76,7 +76,7 @@ def test_units_that_no_node_has_counted_are_not_reserved():
 
 
 @pytest.mark.parametrize(("actual", "expected"), [(None, 70), (10, 90), (60, 40)])
-async def test_a_block_that_fails_spends_as_one_that_ends(actual, expected):
+async def test_a_failed_block_spends_like_a_completed_block(actual, expected):
     async def fail(limiter):
         async with limiter.reserve("d", USER, cost=30) as reservation:
             if actual is not None:
@@ -101,7 +101,7 @@ async def test_a_cancelled_block_is_settled():
         assert await left(limiter, **USER) == 90
 
 
-async def test_the_caller_gets_the_error_of_the_block_although_no_node_can_be_asked(autojump_clock):
+async def test_the_caller_gets_the_error_of_the_block_without_any_node(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined(), raise_on_outage=True)
 

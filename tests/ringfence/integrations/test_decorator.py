@@ -48,7 +48,7 @@ def test_a_function_is_called_as_often_as_its_limit_allows(limiter):
     ("retry_after", "advice"),
     [(0.25, "retry in 0.25 s"), (2919.4, "retry in 2920 s"), (None, "so no wait helps")],
 )
-def test_the_error_of_a_denied_call_says_how_long_to_wait(retry_after, advice):
+def test_the_error_of_a_denied_call_states_the_retry_time(retry_after, advice):
     denied = decide((Status(False, None, 2, 0, retry_after, 60.0, 0.0, Source.OWNER),))
     assert str(OverLimit("greet", denied)).endswith(advice)
 

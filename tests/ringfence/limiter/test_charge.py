@@ -36,7 +36,7 @@ sharing = st.booleans()
 
 @given(limit=limits, is_shared=sharing, history=histories, units=st.integers(0, 30))
 @quick
-def test_units_charged_at_once_are_in_use_whatever_the_ceiling(
+def test_units_charged_at_once_are_in_use_for_any_ceiling(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], units: int
 ) -> None:
     engine, now = after(limit, history, is_shared)

@@ -284,7 +284,7 @@ def test_a_refused_group_leaves_what_it_found(steps) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(before=members_asked, group=members_asked, which=st.lists(st.integers(0, 2), min_size=4))
-def test_a_refused_group_gains_nothing_whatever_limits_it_carries(before, group, which) -> None:
+def test_a_refused_group_with_any_limits_changes_no_counter(before, group, which) -> None:
     engine = mixed_engine()
     keys, costs, _ = frame_of(before)
     engine.decide(keys, costs, [], CARRIED, [1] * len(keys), 5)

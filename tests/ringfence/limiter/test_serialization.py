@@ -187,7 +187,7 @@ def test_a_state_that_no_counter_writes_is_refused_and_changes_nothing(
     now=st.integers(100, 4 * 10**18),
 )
 @quick
-def test_whatever_numbers_come_they_are_refused_or_count(
+def test_all_numbers_are_refused_or_counted(
     is_shared: bool, limit: Limit, state: list[int], now: int
 ) -> None:
     engine = engine_of(limit, is_shared)
@@ -228,7 +228,7 @@ def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() 
     assert taker.used(KEY, slot_ids) == slot_ids - 1
 
 
-def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
+def test_a_restored_counter_continues_with_the_limit_of_this_node() -> None:
     three = Limit.of_ns(3, 100, Algorithm.FIXED_WINDOW)
     giver, _ = after(three, [(0, 2)])
     taker = engine_of(replace(three, amount=10))

@@ -261,7 +261,7 @@ def test_charges_of_cancelled_tasks_are_refunded_row_by_row(backend):
 
 
 @BACKENDS
-def test_a_late_task_gets_its_row_whenever_it_comes(backend):
+def test_a_late_task_gets_its_row_at_any_time(backend):
     async def run():
         pending, late = new_pending_batch(0.0, 100), []
         async with anyio.create_task_group() as tasks:

@@ -35,7 +35,7 @@ def test_waiters_are_called_in_order_and_take_their_slot():
     assert len(owner.queue) == 0
 
 
-def test_a_called_waiter_that_gets_no_slot_remains_the_first():
+def test_a_called_waiter_without_a_slot_remains_the_first():
     owner, first, _ = full()
     owner.check(11)
     owner.check(12)
@@ -184,7 +184,7 @@ def test_only_limits_with_slots_that_can_deny_have_waiters():
     assert len(owner.queue) == 0
 
 
-def test_a_batch_queues_its_denied_checks_whatever_the_order():
+def test_a_batch_queues_its_denied_checks_in_any_order():
     owner = Owner()
     owner.check()
 

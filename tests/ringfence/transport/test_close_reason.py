@@ -23,7 +23,7 @@ def test_addresses_are_written_as_people_write_them() -> None:
 
 
 @given(st.text())
-def test_a_peers_words_are_one_printable_bounded_line(text: str) -> None:
+def test_the_reason_of_a_peer_is_one_printable_bounded_line(text: str) -> None:
     assert printable(text).isprintable()
     assert len(printable(text)) <= 500
 
@@ -39,7 +39,7 @@ def test_a_peer_without_a_reason_is_named() -> None:
 
 
 @pytest.mark.parametrize("alert", list(AlertDescription))
-def test_every_tls_alert_has_words_from_either_side(alert: AlertDescription) -> None:
+def test_every_tls_alert_of_either_side_has_a_text(alert: AlertDescription) -> None:
     theirs = from_peer_close(0x100 + alert, False, "", PEER)
     ours = from_local_close(0x100 + alert, "why", PEER, "node.example")
 

@@ -58,7 +58,7 @@ async def test_what_is_not_flushed_does_not_leave(autojump_clock: MockClock) -> 
         assert log.messages == [b"waiting"]
 
 
-async def test_the_peer_hears_of_a_close_after_the_last_message(autojump_clock: MockClock) -> None:
+async def test_the_peer_receives_a_close_after_the_last_message(autojump_clock: MockClock) -> None:
     async with world() as w:
         connection, log = w.connect()
         await trio.sleep(1)
@@ -74,7 +74,9 @@ async def test_the_peer_hears_of_a_close_after_the_last_message(autojump_clock: 
         assert not connection.is_open
 
 
-async def test_nobody_listening_is_told_at_once(autojump_clock: MockClock) -> None:
+async def test_a_connection_to_an_address_without_a_listener_fails_at_once(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w:
         _, log = w.connect(("nowhere", 1))
 
@@ -164,7 +166,7 @@ async def test_a_crash_is_silence_and_a_successor_can_be_reached(autojump_clock:
         assert new_log.messages == [b"hello"]
 
 
-async def test_a_reset_loses_what_is_under_way_and_tells_both_sides(
+async def test_a_reset_drops_messages_in_flight_and_closes_both_sides(
     autojump_clock: MockClock,
 ) -> None:
     async with world(delay=0.01) as w:
@@ -230,7 +232,7 @@ async def test_after_a_pause_a_handler_can_tell_how_long_a_message_waited(
         ]
 
 
-async def test_a_transport_that_stops_says_goodbye(autojump_clock: MockClock) -> None:
+async def test_a_stopping_transport_closes_its_connections(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         w = World(nursery)
         await nursery.start(w.a.run)

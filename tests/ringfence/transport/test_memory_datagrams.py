@@ -61,7 +61,7 @@ async def test_a_sealed_datagram_arrives_after_the_links_delay(autojump_clock: M
         assert b.times == [pytest.approx(began + 0.2)]
 
 
-async def test_what_a_sealed_datagram_must_not_be_is_our_own_fault(
+async def test_an_invalid_sealed_datagram_raises_in_the_sender(
     autojump_clock: MockClock,
 ) -> None:
     async with pair() as (_, a, b):
@@ -99,7 +99,7 @@ async def test_a_share_of_sealed_datagrams_is_lost(autojump_clock: MockClock) ->
         assert len(set(b.received)) == len(b.received)
 
 
-async def test_a_share_of_sealed_datagrams_comes_twice(autojump_clock: MockClock) -> None:
+async def test_a_share_of_sealed_datagrams_arrives_twice(autojump_clock: MockClock) -> None:
     async with pair() as (network, a, b):
         network.set_repeats(A, B, 0.25)
         for i in range(1000):
@@ -163,7 +163,7 @@ async def test_a_link_can_be_cut_one_way(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("way", [(A, B), (B, A)])
-async def test_a_cut_one_way_ends_connections_and_lets_none_come_about(
+async def test_a_cut_in_one_direction_ends_connections_and_prevents_new_ones(
     autojump_clock: MockClock, way: tuple[Address, Address]
 ) -> None:
     async with world() as w:

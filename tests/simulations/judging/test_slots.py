@@ -45,7 +45,7 @@ def properties(case, level="core"):
     ],
     ids=str,
 )
-def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
+def test_slots_are_shared_after_any_fault_of_an_owner(faults, level):
     assert properties(replace(SMALL, faults=faults), level) == set()
 
 

@@ -28,7 +28,7 @@ def all_steps(scheduler: RequestScheduler[object]) -> None:
         scheduler.step()
 
 
-def test_tokens_are_served_in_turn_however_many_connections_one_has() -> None:
+def test_tokens_are_served_in_turn_for_any_number_of_connections() -> None:
     scheduler: RequestScheduler[object] = RequestScheduler()
     log: list[str] = []
     for session in range(8):

@@ -101,7 +101,7 @@ def test_keys_of_a_standby_without_a_link_are_sent_when_there_is_one() -> None:
     assert not owner.ownership.changed.keys
 
 
-def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
+def test_replication_frames_with_keys_of_any_length_fit_into_messages() -> None:
     owner = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
     owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
@@ -170,7 +170,7 @@ async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_tim
     assert len(rounds) == 2
 
 
-def test_one_round_of_replication_sends_all_changes_however_many_there_are() -> None:
+def test_one_round_of_replication_sends_any_number_of_changes() -> None:
     owner = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(40_000)]
     owner.ownership.start(dict.fromkeys(map(shard_of, keys)))

@@ -321,7 +321,7 @@ def test_a_local_limiter_is_called_in_the_callers_thread():
     assert asked_by == {threading.current_thread()}
 
 
-def test_threads_that_come_first_together_start_it_once():
+def test_concurrent_first_calls_of_threads_start_the_limiter_once():
     limiter = local(RULES)
     barrier = threading.Barrier(8)
 

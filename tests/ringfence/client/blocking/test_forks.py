@@ -95,7 +95,7 @@ def test_a_lock_held_during_a_fork_does_not_block_the_child():
 
 
 @forks
-def test_a_forked_child_that_forgets_its_parents_limiter_goes_on():
+def test_a_forked_child_continues_after_it_drops_its_parents_limiter():
     def forget():
         import gc
 

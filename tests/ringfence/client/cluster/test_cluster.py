@@ -286,7 +286,7 @@ async def test_a_lost_members_keys_are_decided_by_standbys(autojump_clock):
         assert await sources(limiter) == {Source.OWNER, Source.STANDBY}
 
 
-async def test_when_all_are_lost_and_come_back_their_client_does_too(autojump_clock):
+async def test_a_client_reconnects_when_all_lost_members_return(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined("b"))
         t.crash("a", "b", "c")
@@ -329,7 +329,7 @@ async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
         assert trio.current_time() - started < 0.1
 
 
-async def test_a_member_that_knows_no_reports_is_sent_one_and_no_more(autojump_clock):
+async def test_a_member_without_support_for_reports_receives_only_one(autojump_clock):
     async with town() as t:
         for node in t.nodes.values():
             node.is_old = True

@@ -154,7 +154,7 @@ async def test_a_new_member_is_asked_for_what_it_owns(autojump_clock):
         assert t.requests()["d"] == 1
 
 
-async def test_a_member_that_is_gone_is_not_asked_any_more(autojump_clock):
+async def test_a_member_that_left_is_not_asked(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined())
         await sources(limiter)

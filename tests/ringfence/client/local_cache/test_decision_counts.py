@@ -90,7 +90,7 @@ def test_only_rules_whose_metric_shows_values_name_what_was_allowed() -> None:
     assert [row[0] for row, _ in counted.rows] == [key_of(SHOWN.id, 1), key_of(1)]
 
 
-def test_rows_have_an_end_however_many_keys_and_rules_there_are() -> None:
+def test_rows_are_bounded_for_any_number_of_keys_and_rules() -> None:
     tally = DecisionCounts(lambda number: SHOWN)
     for number in range(20_000):
         tally.add(key_of(number, number % 7), DENIED if number % 2 else ALLOWED, CACHE)

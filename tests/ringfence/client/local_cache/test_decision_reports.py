@@ -88,7 +88,7 @@ def test_an_unanswered_report_is_sent_to_the_same_node_again() -> None:
     assert w.numbers() == {"a": [], "b": [(1, 3), (1, 3)], "c": []}
 
 
-def test_another_member_gets_it_once_the_first_one_is_gone() -> None:
+def test_another_member_gets_the_report_after_the_first_has_left() -> None:
     w = World()
     w.count(3)
     w.send()

@@ -76,7 +76,7 @@ def test_a_tick_gives_back_expired_leases():
     assert w.leases.next_deadline() == float("inf")
 
 
-def test_the_next_lease_is_there_before_the_last_unit_is_gone():
+def test_the_next_lease_arrives_before_the_last_unit_is_spent():
     w = World()
     w.borrow(units=100, number=1)
     w.spend(51)

@@ -76,7 +76,7 @@ def test_unmatched_requests_are_cached_alone_but_not_in_batches():
     assert found.find_all(known, "d", [{"user": "ann"}, {"nobody": "knows"}]) is None
 
 
-def test_a_lone_descriptor_is_found_in_whatever_form_it_comes():
+def test_a_lone_descriptor_is_found_in_any_form():
     known, found = rules(), MatchCache()
     met = found.find(known, "d", {"user": "ann"})
 
@@ -89,7 +89,7 @@ def test_a_lone_descriptor_is_found_in_whatever_form_it_comes():
         assert found.find(known, "d", form) == met
 
 
-def test_limits_that_must_travel_with_the_check_are_left_to_the_rules():
+def test_limits_that_a_check_carries_are_not_cached():
     assert MatchCache().find(rules().as_carried(), "d", {"user": "ann"}) is None
 
 

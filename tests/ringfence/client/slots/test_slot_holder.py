@@ -38,7 +38,7 @@ async def test_acquire_waits_for_its_turn_in_a_queue(autojump_clock):
     assert turns == [0.0, 1.0, 2.0]
 
 
-async def test_a_turn_that_comes_too_late_is_left_to_others(autojump_clock):
+async def test_a_waiter_that_gives_up_leaves_its_turn_to_others(autojump_clock):
     async with limiter_of(described("user", **queue(1, 3)), clock=TrioClock()) as limiter:
         for _ in range(2):
             await limiter.check("d", {"user": "a"})

@@ -58,7 +58,7 @@ async def test_a_slot_is_acquired_renewed_and_released(
     assert free["remaining"] == 1
 
 
-async def test_a_second_release_is_harmless_and_says_so() -> None:
+async def test_a_second_release_reports_that_nothing_was_released() -> None:
     async with api() as gateway:
         mine, _ = [json_of(await post(gateway, "/v1/check", JOB)) for _ in range(2)]
         slots = {"slots": mine["slots"]}

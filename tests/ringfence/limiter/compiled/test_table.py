@@ -50,7 +50,7 @@ def table_of(limit: Limit, max_keys: int = 100_000, *, keeps_keys: bool = False)
         max_size=30,
     ),
 )
-def test_whatever_the_numbers_are_the_table_answers_as_the_reference(
+def test_for_all_numbers_the_table_answers_like_the_reference(
     algorithm, amount, period_ns, soft, start, steps
 ) -> None:
     if "bucket" in algorithm:
@@ -302,7 +302,7 @@ def test_a_bucket_whose_ticks_are_tiny_counts_on_for_years() -> None:
 
 
 @pytest.mark.parametrize("algorithm", COMPILED)
-def test_a_clock_that_goes_back_gives_nothing_away(algorithm: Algorithm) -> None:
+def test_a_clock_that_goes_back_admits_no_more_units(algorithm: Algorithm) -> None:
     limit = Limit.of_ns(5, 10, algorithm)
     reference, table = Table(limit, max_keys=9), table_of(limit)
 

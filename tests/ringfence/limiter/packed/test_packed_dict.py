@@ -48,7 +48,7 @@ def test_updates_of_all_sizes_use_memory_again() -> None:
     assert rows.nbytes < 3_000
 
 
-def test_many_keys_with_equal_hash_bytes_are_told_apart() -> None:
+def test_many_keys_with_equal_hash_bytes_are_distinguished() -> None:
     rows = packed_dict.PackedDict()
     for number in range(2_000):
         rows[b"%d" % number] = b"row-%d" % number

@@ -71,7 +71,7 @@ def test_slot_ids_start_at_the_given_number() -> None:
     assert table.next_slot_id == 7_002
 
 
-def test_a_lease_that_is_renewed_lives_for_another_period_however_often_it_is_asked() -> None:
+def test_each_renewal_of_a_lease_lasts_for_another_period() -> None:
     table = Table(TWO, max_keys=1)
     first = table.check(KEY, 1, 0).slot_id
     second = table.check(KEY, 1, 10).slot_id

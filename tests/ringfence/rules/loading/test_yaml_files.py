@@ -200,7 +200,7 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
     assert sum("did you mean" in problem for problem in problems) == 2
 
 
-def test_problems_are_reported_by_file_and_line_whatever_finds_them(tmp_path):
+def test_problems_of_all_kinds_are_reported_by_file_and_line(tmp_path):
     write(tmp_path, "a.yaml", "domain: d\ndescriptors:\n- {key: b, valu: c}\n- {ky: a}\n")
     write(tmp_path, "b.yaml", "domain: [\n")
     (tmp_path / "c.yaml").write_bytes(b"domain: \xff")

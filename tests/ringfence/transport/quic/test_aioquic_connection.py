@@ -63,7 +63,7 @@ class Pair:
                     quic.handle_timer(self.now)
 
 
-def test_flow_control_stays_one_window_ahead_however_much_was_carried() -> None:
+def test_flow_control_stays_one_window_ahead_of_any_amount_of_data() -> None:
     pair = Pair()
 
     for _ in range(40):
@@ -76,7 +76,7 @@ def test_flow_control_stays_one_window_ahead_however_much_was_carried() -> None:
     assert pair.server._local_max_data.value - pair.received <= WINDOW
 
 
-def test_what_comes_behind_a_gap_does_not_open_the_window() -> None:
+def test_data_behind_a_gap_does_not_extend_the_window() -> None:
     pair = Pair()
     pair.client.send_stream_data(0, bytes(10 * WINDOW))
     stream = pair.client._streams[0]
@@ -98,7 +98,7 @@ def test_lost_window_updates_are_repeated() -> None:
     assert pair.received == 8 * WINDOW
 
 
-def test_handshake_bytes_far_ahead_end_the_connection() -> None:
+def test_handshake_bytes_far_out_of_order_end_the_connection() -> None:
     pair = Pair()
     crypto = pair.client._crypto_streams[list(pair.client._crypto_streams)[-1]]
     crypto.sender.write(bytes(MAX_CRYPTO_AHEAD + 2000))
@@ -133,7 +133,7 @@ def test_padding_ends_where_aioquic_ends_it(payload: bytes) -> None:
     assert ends[0] == ends[1]
 
 
-def test_unacknowledged_bytes_are_known() -> None:
+def test_unacknowledged_bytes_are_counted() -> None:
     pair = Pair()
 
     pair.client.send_stream_data(0, b"twelve bytes")
@@ -143,7 +143,7 @@ def test_unacknowledged_bytes_are_known() -> None:
     assert (before, pair.client.unacknowledged) == (12, 0)
 
 
-def test_a_quiet_connection_says_so_and_one_with_data_does_not() -> None:
+def test_a_connection_is_quiet_until_it_has_data_to_send() -> None:
     pair = Pair()
     pair.client.send_stream_data(0, b"hello")
     pair.run(50)
@@ -156,7 +156,7 @@ def test_a_quiet_connection_says_so_and_one_with_data_does_not() -> None:
 
 
 @pytest.mark.parametrize("which", ["client", "server"])
-def test_a_close_is_seen_at_once_and_by_whom(which: str) -> None:
+def test_both_sides_know_at_once_which_side_closed(which: str) -> None:
     pair = Pair()
     closer: QuicConnection = getattr(pair, which)
 
@@ -170,7 +170,7 @@ def test_a_close_is_seen_at_once_and_by_whom(which: str) -> None:
         assert quic.closed_by_peer == (quic is not closer)
 
 
-def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
+def test_data_after_a_pause_carries_an_acknowledgement() -> None:
     pair = Pair()
     pair.client.send_stream_data(0, b"ask")
     pair.run(50)
@@ -187,7 +187,7 @@ def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
 
 @pytest.mark.parametrize("bits", range(16))
 @pytest.mark.parametrize("shift", range(2))
-def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, shift: int) -> None:
+def test_a_loss_is_detected_at_its_deadline_for_any_rounding(bits: int, shift: int) -> None:
     pair = Pair()
     pair.client.send_stream_data(0, b"hello")
     pair.run(100)
@@ -213,7 +213,7 @@ def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, sh
     assert loss.spaces[2].loss_time is None
 
 
-def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_timer() -> None:
+def test_an_answer_with_an_earlier_time_than_its_request_keeps_the_round_trip_positive() -> None:
     settings = Settings(receive_window=WINDOW, untrusted_receive_window=WINDOW)
     client = AioquicConnection(
         client_configuration(ClientTls(verify=False), settings), window=WINDOW
@@ -232,7 +232,7 @@ def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_
     assert client._loss._rtt_smoothed >= 0
 
 
-def test_both_ends_of_a_connection_and_nobody_else_have_its_binding() -> None:
+def test_only_both_ends_of_a_connection_have_its_binding() -> None:
     one, two = Pair(), Pair()
 
     assert one.client.binding == one.server.binding

@@ -86,7 +86,7 @@ def test_without_verification_any_certificate_will_do(network: Network) -> None:
     assert connection.is_open
 
 
-def test_another_protocol_is_refused_in_words(network: Network) -> None:
+def test_another_protocol_is_refused_with_a_reason(network: Network) -> None:
     network.node()
     app = network.app()
     app.dialer._configurations[False].alpn_protocols = ["h3"]

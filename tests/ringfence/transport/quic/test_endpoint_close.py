@@ -32,7 +32,7 @@ def test_a_close_sends_code_and_reason_after_earlier_messages(
     assert not connection.is_open
 
 
-def test_a_close_leaves_even_when_an_old_timer_comes_up_before_it(network: Network) -> None:
+def test_a_close_is_sent_although_an_old_timer_is_due_before_it(network: Network) -> None:
     connection, _ = open_pair(network)
     app = network.endpoints[APP]
     connection.send(b"one")
@@ -105,7 +105,7 @@ def test_the_pings_of_idle_connections_leave_together(network: Network) -> None:
     assert pings == [3 * 2] * 6  # Every 10 s, each with its acknowledgement.
 
 
-def test_a_peer_that_goes_silent_is_given_up_after_the_idle_timeout(network: Network) -> None:
+def test_a_connection_to_a_silent_peer_closes_after_the_idle_timeout(network: Network) -> None:
     connection, log = open_pair(network)
 
     network.loss = 1.1

@@ -25,7 +25,7 @@ from tests.ringfence.transport.quic.simulated_network import (
 pytestmark = pytest.mark.parametrize("network", [True], indirect=True)
 
 
-def test_ten_thousand_forged_handshakes_keep_memory_bounded_and_a_good_client_gets_in(
+def test_ten_thousand_forged_handshakes_keep_memory_bounded_and_a_valid_client_connects(
     network: Network,
 ) -> None:
     node = network.node(options=Settings(max_half_open=24, retry_above=16))
@@ -169,7 +169,7 @@ def test_a_retry_token_of_another_address_is_refused(network: Network) -> None:
     assert node.half_open <= 1
 
 
-def test_a_full_node_says_so(network: Network) -> None:
+def test_a_full_node_refuses_connections_with_a_reason(network: Network) -> None:
     options = Settings(max_connections=2, max_half_open=2, retry_above=2)
     node = network.node(options=options)
     app = network.app()

@@ -19,7 +19,7 @@ from tests.ringfence.transport.quic.simulated_network import (
 
 
 @pytest.mark.parametrize("size", [1, 60, 1200, 65_536, MAX_MESSAGE])
-def test_a_message_of_any_size_goes_there_and_back(network: Network, size: int) -> None:
+def test_a_message_of_any_size_is_sent_and_returned(network: Network, size: int) -> None:
     connection, log = open_pair(network)
     payload = Random(size).randbytes(size)
 

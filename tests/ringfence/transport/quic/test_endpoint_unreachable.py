@@ -11,7 +11,7 @@ from tests.ringfence.transport.quic.simulated_network import (
 )
 
 
-def test_when_nobody_listens_a_connection_ends_at_once(network: Network) -> None:
+def test_a_connection_without_a_listener_ends_at_once(network: Network) -> None:
     app = network.app()
     _, log = network.connect(app)
     network.run(0.001)

@@ -223,7 +223,7 @@ def test_the_next_question_acknowledges_an_answer(is_compiled):
 
 
 @BOTH_FORMS
-def test_a_lone_message_is_acknowledged_before_its_sender_asks_again(is_compiled):
+def test_a_lone_message_is_acknowledged_before_its_sender_repeats_it(is_compiled):
     world = World(is_compiled=is_compiled)
     before = [len(side.sizes) for side in world.sides]
     world.client.say(b"no answer needed")
@@ -238,7 +238,7 @@ def test_a_lone_message_is_acknowledged_before_its_sender_asks_again(is_compiled
 
 @BOTH_FORMS
 @EITHER_WAY
-def test_a_ping_goes_aioquics_way_and_is_acknowledged_at_once(fast_path, is_compiled):
+def test_aioquic_processes_a_ping_and_acknowledges_it_at_once(fast_path, is_compiled):
     world = World(fast_path=fast_path, is_compiled=is_compiled)
     world.client.quic.send_ping(7)
     world.run(0.0012)
@@ -278,7 +278,7 @@ def test_datagrams_that_were_tampered_with_change_nothing(is_compiled):
     assert world.server.quic.receive(datagram, CLIENT, world.now) == b"the true words"
 
 
-def test_a_datagram_that_comes_twice_is_taken_once():
+def test_a_repeated_datagram_is_processed_once():
     world = World()
     world.client.say(b"once")
     datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
@@ -319,7 +319,7 @@ def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames, is
     assert reasons[0] == reasons[1]
 
 
-def test_silence_ends_the_connection_when_the_peer_is_gone():
+def test_the_connection_to_a_silent_peer_times_out():
     world = World()
     world.loss = 1.0
     world.client.say(b"anybody there?")

@@ -81,7 +81,7 @@ async def order_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["datagrams", "calls", "timers"])
-async def test_other_tasks_run_before_a_long_turn_goes_on(
+async def test_other_tasks_run_before_a_long_turn_continues(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = await order_of(kind, monkeypatch)

@@ -149,7 +149,7 @@ def test_messages_go_there_and_back_over_a_verified_connection(backend: str) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps datagrams")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_waited_while_the_process_stood_still_says_how_long(backend: str) -> None:
+def test_datagrams_of_a_suspended_process_carry_their_waiting_time(backend: str) -> None:
     async def main() -> None:
         server = app()
         waits: list[int] = []
@@ -284,7 +284,7 @@ def test_timers_and_soon_calls_are_made(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_address_that_cannot_be_bound_is_refused_in_words(backend: str) -> None:
+def test_an_address_that_cannot_be_bound_raises_a_clear_error(backend: str) -> None:
     def bind(address: Address) -> None:
         run(backend, lambda: shell()(address, on_bug=report).run())
 

@@ -124,7 +124,7 @@ async def test_a_name_that_does_not_exist_is_reported() -> None:
         assert log.closed == (TransportCode.UNREACHABLE, reason)
 
 
-async def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+async def test_an_address_without_a_listener_is_reported_at_once() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))
         address = unused.getsockname()
@@ -140,7 +140,7 @@ async def test_an_address_where_nobody_listens_is_told_at_once() -> None:
         assert log.closed == (TransportCode.UNREACHABLE, reason)
 
 
-async def test_a_transport_that_stops_says_goodbye() -> None:
+async def test_a_stopping_transport_closes_its_connections() -> None:
     server, client = node(), app()
     async with running(client):
         log = Log()
@@ -153,7 +153,7 @@ async def test_a_transport_that_stops_says_goodbye() -> None:
         assert log.closed == (ErrorCode.DRAINING, "shutting down")
 
 
-async def test_junk_on_the_socket_is_counted_and_harms_nobody() -> None:
+async def test_invalid_datagrams_are_counted_and_affect_no_connection() -> None:
     server, client = node(), app()
     async with running(server, client):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -174,7 +174,9 @@ async def test_junk_on_the_socket_is_counted_and_harms_nobody() -> None:
         ("no-such-host.invalid", "no such host name or address"),
     ],
 )
-async def test_an_address_that_cannot_be_bound_is_refused_in_words(host: str, message: str) -> None:
+async def test_an_address_that_cannot_be_bound_raises_a_clear_error(
+    host: str, message: str
+) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
 
@@ -242,7 +244,7 @@ async def test_a_name_server_that_never_answers_ends_the_connection(
 
 
 @pytest.mark.parametrize("step", ["_read", "_run_soon", "_tick"])
-async def test_a_bug_in_the_transport_itself_is_reported_and_stops_nothing(
+async def test_an_exception_of_the_transport_is_reported_and_stops_nothing(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bugs: list[Exception] = []
@@ -366,7 +368,7 @@ async def test_a_name_that_sealed_datagrams_cannot_go_to_is_counted_and_tried_ag
         assert client.refusals == {"name_not_resolved": 2}
 
 
-async def test_sealed_datagrams_to_nobody_harm_nothing() -> None:
+async def test_sealed_datagrams_without_a_receiver_are_dropped() -> None:
     server, client = node(), app(("127.0.0.1", 0))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
         unused.bind(("127.0.0.1", 0))

@@ -38,7 +38,7 @@ def violated(level="node", seed=1, faults=()):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("level", ["core", "node"])
-def test_a_rotation_disturbs_nobody(level, seed):
+def test_a_key_rotation_causes_no_violation(level, seed):
     assert violated(level, seed) == set()
 
 
