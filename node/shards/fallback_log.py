@@ -111,6 +111,10 @@ class FallbackLog:
                 if not parts[number]:
                     del parts[number]
 
+    def units_of(self, key: bytes) -> int:
+        """Return the number of logged units of a key."""
+        return sum(self._units.get(key, (0, {}))[1].values())
+
     def without_oldest(self, units: Mapping[bytes, int]) -> "FallbackLog":
         """Return a copy of this log without the given numbers of units, the oldest units first."""
         left = FallbackLog()

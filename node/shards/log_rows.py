@@ -12,12 +12,13 @@ from math import inf
 from msgspec.structs import replace
 
 from node.shards.fallback_log import FallbackLog
-from ringfence.limiter import Algorithm, Snapshot
+from ringfence.limiter import Algorithm, Engine, Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = [
     "add_logs",
     "log_rows",
+    "logged_counts",
     "without_checks",
     "without_logged_checks",
     "without_row",
@@ -46,6 +47,27 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
                 row += (slot, 0)
         rows.append(row)
     return rows
+
+
+def logged_counts(log: FallbackLog, counts: Snapshot, now: int) -> Snapshot:
+    """Return counters that have only the units of a log, for the keys and limits of `counts`.
+
+    They lack units that no longer count, because their window has ended or they have drained.
+    """
+    keys: list[bytes] = []
+    units: list[int] = []
+    ages_ns: list[int] = []
+    which: list[int] = []
+    for key, number in zip(counts.keys, counts.which, strict=True):
+        row = log.row(key, now)
+        keys += [key] * (len(row) // 2)
+        ages_ns += row[::2]
+        units += row[1::2]
+        which += [number + 1] * (len(row) // 2)
+    scratch = Engine(max_keys=max(1, len(counts.keys)))
+    if keys:
+        scratch.charge(keys, units, ages_ns, now, limits=counts.limits, which=which)
+    return scratch.snapshot([*dict.fromkeys(keys)], now)
 
 
 def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:

@@ -12,7 +12,7 @@ from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, log_rows, without_units
+from node.shards.log_rows import add_logs, log_rows, logged_counts, without_units
 from node.shards.ownership.cover import Arrival, Cover, others
 from node.shards.ownership.origins import UNKNOWN, ShardOrigins, are_all_known, is_blind_start
 from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action, Event, State
@@ -350,7 +350,8 @@ class ShardStates:
 
         If each start of these counters is that of a part of this log or of the sender's log, they
         have only units of logs. Those that are not in the sender's log are the oldest ones of this
-        log. Units that a third member has logged may be among them; that member sends its log.
+        log that still count: older ones have expired in both. Units that a third member has logged
+        may be among them; that member sends its log.
         """
         marks = () if arrival.group is None else arrival.group.marks
         mine = {cover.mark, *cover.marks}.difference(UNKNOWN)
@@ -360,10 +361,13 @@ class ShardStates:
         contained: dict[bytes, int] = {}
         for _, counts in arrival.copies:
             admitted = self.merge.admitted(counts, {}, arrival.now)
+            logged = logged_counts(cover.log, counts, arrival.now)
+            current = self.merge.admitted(logged, {}, arrival.now)
             rows = arrival.logs or [()] * len(counts.keys)
             for key, row in zip(counts.keys, rows, strict=True):
-                units = sum(admitted.row(key, arrival.now)[1::2])
-                contained[key] = max(0, units - sum(row[1::2]))
+                expired = cover.log.units_of(key) - current.units_of(key)
+                units = admitted.units_of(key) - sum(row[1::2])
+                contained[key] = max(0, expired) + max(0, units)
         return cover.log.without_oldest(contained)
 
     def _keep_units(self, cover: Cover, shard: int, arrival: Arrival) -> None:

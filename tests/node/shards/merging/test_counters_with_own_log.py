@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.node.shards.ownership.ownership_host import Host
+from ringfence.limiter import Algorithm, Limit
+from tests.node.shards.ownership.ownership_host import DAY, Host
 
 
 @pytest.mark.parametrize(("before", "by_other", "after"), [(1, 0, 0), (1, 2, 3), (4, 1, 0)])
@@ -45,6 +46,39 @@ def test_of_two_members_that_know_each_others_log_each_unit_counts_once(
     second.pull(first)
 
     assert second.used == 3 + by_first + by_second
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Algorithm.FIXED_WINDOW,
+        Algorithm.SLIDING_WINDOW,
+        Algorithm.SLIDING_WINDOW_LOG,
+        Algorithm.TOKEN_BUCKET,
+    ],
+)
+@pytest.mark.parametrize("after", [0, 2])
+def test_units_of_a_log_that_have_expired_are_not_those_that_return(
+    algorithm: Algorithm, after: int
+) -> None:
+    limit = Limit.of_ns(1000, DAY, algorithm)
+    first, second, owner = hosts = [Host(name, limit) for name in "bcd"]
+    first.cover("d")
+    second.cover("b")
+    second.spend(5)
+    for host in hosts:
+        host.now += 3 * DAY
+    second.spend(3)
+    second.copy_to(owner)
+    first.spend(1)
+    first.copy_to(second)
+    first.continue_from(first.ask(owner))
+    assert (first.used, first.covered_owner) == (4, "c")
+    second.spend(after)
+
+    second.pull(first)
+
+    assert second.used == 4 + after
 
 
 @pytest.mark.parametrize(("by_third", "by_owner"), [(0, 0), (2, 0), (0, 3), (2, 3)])
