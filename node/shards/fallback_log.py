@@ -6,16 +6,18 @@ has the numbers of the slots that changed, and the engine has the slots. `owners
 the log is used, and `log_rows` how it is transferred.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ringfence.limiter.serialization import fitting
 
-__all__ = ["FallbackLog"]
+__all__ = ["FEWEST_KEYS", "FallbackLog"]
 
 _PARTS = 128
 """Parts of a period. They start where windows start, so no unit changes its window."""
 _MAX_SLOTS = 4000
 """Most slots of one key. A transferred row has up to four numbers for each of them."""
+FEWEST_KEYS = 8
+"""Keys of a shard among which none is looked for that can be forgotten."""
 
 
 class FallbackLog:
@@ -26,6 +28,8 @@ class FallbackLog:
         """Per key its period in ns, and units by number of the part."""
         self._slots: dict[bytes, dict[int, bool]] = {}
         """Changed slots of each key by number, and whether no other member has had the slot."""
+        self._prune_at = FEWEST_KEYS
+        """Number of keys with which `prune` looks for keys to forget."""
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
         """Add units to the log that were admitted or charged at `now`."""
@@ -128,6 +132,17 @@ class FallbackLog:
                     rest[number] = parts[number] - struck
             left._units[key] = period_ns, rest
         return left
+
+    def prune(self, has_counter: Callable[[bytes], bool]) -> None:
+        """Forget the units of keys that have no counter any more, when there are twice as many
+        keys as after the last time.
+
+        Their units have expired, or were evicted. An owner may not return for days, and meanwhile
+        the log may get any number of keys.
+        """
+        if len(self._units) >= self._prune_at:
+            self._units = {key: row for key, row in self._units.items() if has_counter(key)}
+            self._prune_at = max(FEWEST_KEYS, 2 * len(self._units))
 
     def forget(self, key: bytes) -> None:
         """Remove all units and slots of a key whose counter was reset."""

@@ -222,7 +222,7 @@ class Replication:
         cover = self._ownership.covers.get(shard)
         if cover is not None and standby == cover.owner:
             self._sender.index.add([key])
-            cover.unsent[key] = None
+            cover.add_unsent(key, self._engine.has)
             return  # The owner may have newer counters; this node requests them separately.
         may_overwrite = self._ownership.unasked.is_to_ask(standby, shard)
         may_overwrite = may_overwrite or (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from hashring import NodeId
-from node.shards.fallback_log import FallbackLog
+from node.shards.fallback_log import FEWEST_KEYS, FallbackLog
 from node.shards.log_rows import add_logs
 from node.shards.ownership.origins import UNKNOWN
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer
@@ -62,6 +62,8 @@ class Cover(Struct):
     """Mark of this transfer. Counters with this mark have all its units."""
     unsent: dict[bytes, None] = field(default_factory=dict)
     """Changed keys that were not replicated to the owner, because it may have newer counters."""
+    prune_at: int = FEWEST_KEYS
+    """Number of `unsent` keys with which `add_unsent` looks for keys to forget."""
 
     @property
     def is_ended(self) -> bool:
@@ -72,6 +74,14 @@ class Cover(Struct):
     def kept_until(self) -> int:
         """Instant in ns until which the log is needed, for a shard that this node owns now."""
         return (self.ended_at or 0) + _ENDED_KEPT_NS
+
+    def add_unsent(self, key: bytes, has_counter: Callable[[bytes], bool]) -> None:
+        """Record a changed key that is not replicated to the owner; forget keys whose counters have
+        expired or were evicted, because the owner may not return for days."""
+        self.unsent[key] = None
+        if len(self.unsent) >= self.prune_at:
+            self.unsent = {each: None for each in self.unsent if has_counter(each)}
+            self.prune_at = max(FEWEST_KEYS, 2 * len(self.unsent))
 
     def add_log(self, arrival: "Arrival") -> None:
         """Add the fallback log of the sender of counters that arrived."""

@@ -98,13 +98,7 @@ class ShardOwnership:
         elif waiting >= MAX_FRAMES:
             self.changed.merge()
         if self._covers or self._states.ended:
-            self._log(batch, outcomes, now)
-
-    def _log(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        for at, key in enumerate(batch.keys):
-            cover = self._states.log_of(shard_of(key))
-            if cover is not None:
-                cover.log_row(batch, outcomes, at, self._period_of, now)
+            self._states.log(batch, outcomes, self._period_of, now)
 
     # -- queries -------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from node.shards.ownership.ownership_table import BLIND, COUNTED, TABLE, Action,
 from node.shards.ownership.unasked_standbys import UnaskedStandbys
 from node.shards.replicas import Replicas
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfers
-from ringfence.limiter import Engine
+from ringfence.limiter import Engine, Outcomes
+from ringfence.wire import Batch
 
 __all__ = ["OnTransition", "ShardStates"]
 
@@ -87,7 +88,7 @@ class ShardStates:
         self.merge = CounterMerge(engine, counters, changed, on_arrived)
         self.rounds = RoundTimer()
         """Rounds of the task that fetches, offers and forgets shards."""
-        self._counters, self._changed = counters, changed
+        self._engine, self._counters, self._changed = engine, counters, changed
         self._replicas, self._checks = replicas, checks
         self._on_transition = on_transition
         self._states = bytearray(SHARDS)
@@ -195,6 +196,19 @@ class ShardStates:
     def log_of(self, shard: int) -> Cover | None:
         """Return the data of a shard of which this node has a fallback log, if there is one."""
         return self.covers.get(shard) or self.ended.get(shard)
+
+    def log(
+        self, batch: Batch, outcomes: Outcomes, period_of: Callable[[bytes], int], now: int
+    ) -> None:
+        """Log the effect of a decided batch on the shards of which this node has a fallback log.
+
+        `period_of` returns the period in ns of a key's limit.
+        """
+        for at, key in enumerate(batch.keys):
+            cover = self.log_of(shard_of(key))
+            if cover is not None:
+                cover.log_row(batch, outcomes, at, period_of, now)
+                cover.log.prune(self._engine.has)
 
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which

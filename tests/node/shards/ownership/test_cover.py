@@ -1,5 +1,7 @@
 """Data of a covered shard: duplicates, the log of a transfer that was taken back, and senders."""
 
+from itertools import islice
+
 import pytest
 
 from hashring import NodeId, shard_of
@@ -7,7 +9,8 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.ownership.cover import Arrival, Cover, others
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, Part
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot
-from ringfence.wire import DecidedCheck, Holding, ShardGroup
+from ringfence.peering.engine_choice import decide_batch
+from ringfence.wire import Batch, DecidedCheck, Holding, Op, ShardGroup
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 A, B, C, D = (NodeId(name) for name in "abcd")
@@ -226,3 +229,38 @@ def test_a_refund_states_the_units_that_it_removed(
 
     [check] = host.checks.of_shard(shard_of(KEY), 0, NOW)
     assert (check.cost, check.is_refund) == (removed, True)
+
+
+def test_a_log_forgets_keys_whose_counters_have_expired_or_were_evicted() -> None:
+    """The owner may be replaced by a member with another name, and never return."""
+    host, shard = Host("b"), shard_of(KEY)
+    host.cover("d")
+    host.spend(3)
+    cover = host.ownership.covers[shard]
+    others = (KEY + b"%d" % number for number in range(10_000_000))
+    for key in islice((key for key in others if shard_of(key) == shard), 50):
+        batch = Batch(Op.CHECK, [key], [1])
+        host.ownership.record_decided(batch, decide_batch(host.engine, batch, NOW), NOW)
+        cover.add_unsent(key, host.engine.has)
+        assert units(cover.log) == 3
+        assert key in cover.log.keys
+        assert key in cover.unsent
+        host.engine.forget([key])
+
+        assert len(cover.log.keys) <= 8
+        assert len(cover.unsent) <= 8
+
+
+def test_a_log_keeps_all_keys_with_counters_and_changed_slots() -> None:
+    log, cover = FallbackLog(), Cover(D, NOW)
+    keys = [KEY + b"%d" % number for number in range(40)]
+    for key in keys:
+        log.add(key, 1, DAY, NOW)
+        log.add_slot(key + b"slot", 7)
+        log.prune({*keys[::2]}.__contains__)
+        cover.add_unsent(key, {*keys[::2]}.__contains__)
+
+    assert {*keys[::2]} <= {*log.keys}
+    assert {*log.slot_keys} == {key + b"slot" for key in keys}
+    assert {*keys[::2]} <= {*cover.unsent}
+    assert len(cover.unsent) <= 40
