@@ -33,6 +33,7 @@ class MemberRequest:
 
     __slots__ = (
         "_on_done",
+        "_places",
         "as_standby",
         "batch",
         "first_row",
@@ -79,6 +80,8 @@ class MemberRequest:
         self.first_row = 0
         """Place of the first row in `sent`, which may contain checks of other callers."""
         self._on_done = on_done
+        self._places: dict[int, int] = {}
+        """Places of the rows in `rows`, once `source_of` was called."""
 
     @property
     def answered(self) -> Sequence[int]:
@@ -87,9 +90,11 @@ class MemberRequest:
 
     def source_of(self, row: int) -> int | None:
         """Return the source of the result of a row of the whole batch; None without a result."""
-        if row not in self.rows:
+        if not self._places:
+            self._places = {each: place for place, each in enumerate(self.rows)}
+        place = self._places.get(row)
+        if place is None:
             return None
-        place = self.rows.index(row)
         if self.results is not None:
             return self.results.sources[place]
         return self.parts[place][-1] if place in self.parts else None

@@ -378,3 +378,28 @@ async def test_a_wait_ends_when_the_missing_rows_are_answered_before_others(
         assert nursery.child_tasks
         request.missing = [0]
         slow.on_rows([0], answers(Code.ALLOWED))
+
+
+def test_the_members_that_answered_many_rows_are_found_without_a_search_for_each_row() -> None:
+    compared = 0
+
+    class Row(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    count = 1000
+    request, first, second = pending(count), Member(), Member()
+    send(request, ([*map(Row, range(0, count, 2))], first), ([*range(1, count, 2)], second))
+    for member in (first, second):
+        member.dones[0](answers(*[Code.ALLOWED] * (count // 2)))
+    request.collect()
+    compared = 0
+
+    found = [request.answered_by(row) for row in range(count)]
+
+    assert found == request.requests * (count // 2)
+    assert compared < 4 * count
