@@ -22,6 +22,7 @@ __all__ = [
     "affected_hosts",
     "faults_between",
     "sides_of",
+    "RECOVERY_S",
     "REPLICATION_LAG_S",
     "emptied",
     "losses",
@@ -42,7 +43,7 @@ _CROSS_DC_LAG_S = 2.0
 second of delay for small changes, one round, the network delay and one retransmission."""
 _ANSWER_DELAY_S = 0.1
 """Seconds that an answer may take to reach its client."""
-_RECOVERY_S = 8.0
+RECOVERY_S = 8.0
 """Seconds until all members detect a death or a return and every standby has all replicas again."""
 _LEAVING_S = 10.1
 """Seconds after which a leaving node has stopped: 5 s for transfers and 5 s for answers at most."""
@@ -135,7 +136,7 @@ def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
         if not is_strong(fault) or "datacenter" in fault.args or fault.verb == "stall":
             continue  # A suspended process loses no data and recovers what it missed.
         until = fault.at if VERBS[fault.verb].end is None else fault.until
-        over = float("inf") if until is None else until + _RECOVERY_S
+        over = float("inf") if until is None else until + RECOVERY_S
         for datacenter in sorted({places[name][0] for name in hosts_of(fault, scenario)}):
             before = over_at.setdefault(datacenter, [])
             if sum(fault.at <= at for at in before) >= failures:
@@ -253,7 +254,7 @@ def _is_replica_unreachable(fault: Fault, others: Iterable[Fault], scenario: Sce
         return False
     places = members_of(scenario)
     here = {places[name][0] for name in hosts_of(fault, scenario)}
-    over = float("inf") if fault.until is None else fault.until + _RECOVERY_S
+    over = float("inf") if fault.until is None else fault.until + RECOVERY_S
     return any(
         other.verb in _ISOLATING
         and "datacenter" not in other.args
@@ -265,7 +266,7 @@ def _is_replica_unreachable(fault: Fault, others: Iterable[Fault], scenario: Sce
 
 
 def _empties_datacenter(
-    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = _RECOVERY_S
+    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = RECOVERY_S
 ) -> bool:
     """Return whether the fault leaves a data center of its hosts without any member.
 
@@ -288,7 +289,7 @@ def _is_known_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenari
 
 
 def _down_hosts(
-    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = _RECOVERY_S
+    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = RECOVERY_S
 ) -> set[str]:
     """Return the hosts that are down during a fault, or returned less than `lasts` seconds before
     it."""
@@ -314,7 +315,7 @@ def _disturbed_since(fault: Fault, others: Iterable[Fault]) -> float | None:
         if other.verb in _HARMLESS:
             continue
         until = other.at if VERBS[other.verb].end is None else other.until
-        if other.at <= end and (until is None or until + _RECOVERY_S >= begin):
+        if other.at <= end and (until is None or until + RECOVERY_S >= begin):
             disturbed += 1
             begin = min(begin, other.at)
     if disturbed > 1:

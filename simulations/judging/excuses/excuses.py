@@ -7,9 +7,11 @@ from math import inf
 from hashring import Member, NodeId
 from ringfence.peering.link import LinkSettings
 from simulations.judging.allowed_loss import (
+    RECOVERY_S,
     REPLICATION_LAG_S,
     affected_hosts,
     faults_between,
+    hosts_of,
     hosts_of_shard,
     losses,
     members_of,
@@ -207,8 +209,30 @@ class Excuses:
         return [
             (loss.at, self._exchanged_at(here, there, loss.at, loss.end))
             for loss in self._losses_of(here)
-            if loss.begin <= shared_at and answer.asked_at <= loss.end
+            if loss.begin <= shared_at
+            and answer.asked_at <= loss.end
+            and self._may_empty(here, loss)
         ]
+
+    def _may_empty(self, place: Place, loss: Loss) -> bool:
+        """Return whether a loss may concern the member that has a counter.
+
+        That is the first of its hosts that runs, or an earlier one that has just returned. An owner
+        that no fault concerns keeps its counters when other members fail.
+        """
+        gone = {
+            name
+            for fault in self._scenario.faults
+            if fault.verb in ("crash", "leave")
+            and fault.at < loss.at <= until_of(fault) + RECOVERY_S
+            for name in hosts_of(fault, self._scenario)
+        }
+        first_up = next((at for at, name in enumerate(place.hosts) if name not in gone), None)
+        holders = place.hosts[: None if first_up is None else first_up + 1]
+        return not loss.hosts.isdisjoint(holders) or any(
+            not each.hosts.isdisjoint(holders) and each.begin <= loss.end and loss.at <= each.end
+            for each in self._by_datacenter.get(place.datacenter, ())
+        )
 
     def _exchanged_at(self, here: Place, there: Place, begin: float, end: float) -> float:
         """Return when counts from one interval have certainly reached another data center."""

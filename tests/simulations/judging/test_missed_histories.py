@@ -276,20 +276,24 @@ def test_a_bucket_may_ignore_units_of_another_data_center_that_a_cut_delays_for_
 @pytest.mark.parametrize(
     ("at", "crashed", "cut", "expected"),
     [
-        (14.0, 2, (9.5, 40.0), False),  # The other data center cannot send its counts again.
-        (9.0, 2, (9.5, 40.0), True),  # Before the crash.
-        (58.0, 2, (9.5, 40.0), True),
-        (30.0, 2, (9.5, 11.0), True),
-        (20.0, 2, (19.0, 40.0), True),
-        (14.0, 1, (9.5, 40.0), True),  # A replica remains.
+        # The other data center cannot send its counts again.
+        (14.0, ("owner", "standby"), (9.5, 40.0), False),
+        (9.0, ("owner", "standby"), (9.5, 40.0), True),  # Before the crash.
+        (58.0, ("owner", "standby"), (9.5, 40.0), True),
+        (30.0, ("owner", "standby"), (9.5, 11.0), True),
+        (20.0, ("owner", "standby"), (19.0, 40.0), True),
+        (14.0, ("owner",), (9.5, 40.0), True),  # A replica remains.
+        (14.0, ("owner", "third"), (9.5, 40.0), False),
+        (14.0, ("standby", "third"), (9.5, 40.0), True),  # The owner has all counts.
     ],
 )
 def test_counts_of_another_data_center_are_missing_until_it_sends_them_again_after_a_crash(
     at, crashed, cut, expected
 ) -> None:
-    owner_and_standby = order_of("everywhere", datacenters=2)[:2]
+    order = order_of("everywhere", datacenters=2)
+    hosts = dict(zip(("owner", "standby", "third"), order, strict=True))
     faults = [
-        *(Fault(10, "crash", 11, {"node": name}) for name in owner_and_standby[:crashed]),
+        *(Fault(10, "crash", 11, {"node": hosts[each]}) for each in crashed),
         Fault(cut[0], "cut", cut[1], {"datacenter": "dc2"}),
     ]
     settled = Disturbances(samples={"dc1": [(0.0, 0), (9.5, 1), (12.0, 0)], "dc2": [(0.0, 0)]})
