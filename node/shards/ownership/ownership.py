@@ -121,10 +121,11 @@ class ShardOwnership:
         """Return whether this node holds a shard without the counters of its owner."""
         return self._states.is_blind(shard)
 
-    def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
-        """Return members that may have counters of shards held in an owner's place, each with its
-        shards. Only shards marked in `ours` are considered."""
-        return self._states.members_to_ask(ours, now)
+    def members_to_ask(
+        self, ours: bytes, now: int, is_member: Callable[[NodeId], bool]
+    ) -> dict[NodeId, list[int]]:
+        """See `ShardStates.members_to_ask`."""
+        return self._states.members_to_ask(ours, now, is_member)
 
     # -- start and takeover --------------------------------------------------------------------
 

@@ -122,7 +122,9 @@ EVENT_MEANINGS = {
     Event.SEND: "Another member requests the shard.",
     Event.ACKNOWLEDGE: "The receiver of the transfer decides for the shard now.",
     Event.FORGET: "Some seconds have passed since the transfer.",
-    Event.OWNER_HAS_NOTHING: "The owner answers that it has no counters of the shard.",
+    Event.OWNER_HAS_NOTHING: (
+        "The owner answers that it has no counters of the shard, or has been dead for 15 minutes."
+    ),
     Event.OWNER_MOVED: "The owner answers that it has transferred the shard to a third member.",
     Event.REPLICA_OF_OWN: "The owner has only a replica of this node's earlier counters.",
     Event.REPLICA_OF_OTHER: "The owner has only a replica of a third member's counters.",

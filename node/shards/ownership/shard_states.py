@@ -38,6 +38,11 @@ _REGAINED_KEPT_NS = 15_000_000_000
 """Time for which regained units are kept after the last ones were added."""
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
+_OWNER_KEPT_NS = 900_000_000_000
+"""Least age of the log for an owner that is no member any more, before this node owns the shard.
+Membership forgets a dead member after the same time."""
+_SETTLED_PER_ROUND = 200
+"""Most shards of such owners that change their state in one turn of the event loop."""
 _TRANSITIONS = {event: [TABLE.get((state, event)) for state in State] for event in Event}
 """Transitions by event and state; None where the state rejects the event."""
 _REJECTED = 255
@@ -159,12 +164,15 @@ class ShardStates:
             self.origins.add(shard, [cover.mark])
         self.origins.touch(shard, arrival.now)
 
-    def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
+    def members_to_ask(
+        self, ours: bytes, now: int, is_member: Callable[[NodeId], bool]
+    ) -> dict[NodeId, list[int]]:
         """Return members that may have counters of shards held in an owner's place, each with its
         shards.
 
-        Only shards marked in `ours` are considered. Some shards belonged to this node before its
-        restart. When no member has returned such a shard for a time, this node becomes its owner.
+        Only shards marked in `ours` are considered. This node becomes the owner of two kinds of
+        shards. Some belonged to it before its restart, and no member has returned them for a time.
+        The owners of the others, for which `is_member` returns False, have failed for good.
         """
         by_member: dict[NodeId, list[int]] = {}
         settled: list[int] = []
@@ -173,9 +181,12 @@ class ShardStates:
                 continue
             for name in cover.to_ask:
                 by_member.setdefault(name, []).append(shard)
-            if cover.owner != self.me:
+            if cover.owner == self.me:
+                is_over = now - cover.arrived_at > _OWN_KEPT_NS
+            else:
+                is_over = now - cover.since > _OWNER_KEPT_NS and not is_member(cover.owner)
                 by_member.setdefault(cover.owner, []).append(shard)
-            elif now - cover.arrived_at > _OWN_KEPT_NS:
+            if is_over and len(settled) < _SETTLED_PER_ROUND:
                 settled.append(shard)
         for shard in settled:
             self.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))

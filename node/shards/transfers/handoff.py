@@ -219,7 +219,9 @@ class Handoff:
 
     async def _merge_covered_shards(self) -> None:
         """Fetch and merge counters from owners in whose place this node holds their shards."""
-        by_owner = self._ownership.members_to_ask(self._sources.ours, self._clock())
+        by_owner = self._ownership.members_to_ask(
+            self._sources.ours, self._clock(), lambda name: self._link_to(name) is not None
+        )
         await self._merge_all(by_owner, self._adopt, ReplicaRequest.IF_NOT_HELD)
 
     async def _merge_earlier_replicas(self) -> None:

@@ -151,6 +151,27 @@ async def test_after_a_crash_other_nodes_continue_from_replicas(
         assert soon == later == {7}
 
 
+async def test_15_minutes_after_a_crash_the_others_log_no_more_for_the_dead_node(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=RULES.replace("hour", "day")) as w, w.client("a") as limiter:
+        await spend(limiter)
+        await trio.sleep(0.3)  # until the replicas arrive
+        await w.crash("b")
+        await trio.sleep(5)  # until it is declared dead
+        others = [w.nodes[name].shards.ownership for name in "ac"]
+        assert all(each.covers for each in others)
+
+        w.clock.time += 901 * 10**9
+        await trio.sleep(60)
+
+        assert [dict(each.covers) for each in others] == [{}, {}]
+        assert await left(limiter) == {7}
+        await w.start("b")
+        await w.settle()
+        assert await left(limiter) == {7}
+
+
 async def test_within_four_seconds_of_a_crash_the_others_own_its_shards(
     autojump_clock: MockClock,
 ) -> None:

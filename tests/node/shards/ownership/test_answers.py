@@ -310,10 +310,50 @@ def test_a_node_owns_a_shard_from_before_its_restart_when_no_member_returned_it_
 
     everything = bytes([1]) * 16_384
     at = NOW + 15 * S + late_ns
-    assert again.ownership.members_to_ask(bytes(16_384), at) == {}
-    assert again.ownership.members_to_ask(everything, at) == {}
+    assert again.ownership.members_to_ask(bytes(16_384), at, bool) == {}
+    assert again.ownership.members_to_ask(everything, at, bool) == {}
 
     assert (again.covered_owner, again.used) == (None if is_settled else "a", 2)
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "members", "is_blind", "is_settled"),
+    [
+        (0, "", False, False),
+        (1, "", False, True),
+        (1, "b", False, False),
+        (1, "c", True, True),
+    ],
+)
+def test_a_node_owns_the_shards_of_a_member_that_has_been_dead_for_15_minutes(
+    late_ns: int, members: str, *, is_blind: bool, is_settled: bool
+) -> None:
+    host = Host("a")
+    if is_blind:
+        host.ownership.take_over_blind([SHARD], NodeId("b"), NOW, [])
+    else:
+        host.cover("b")
+    host.spend(2)
+    everything = bytes([1]) * 16_384
+
+    at = NOW + 900 * S + late_ns
+    asked = host.ownership.members_to_ask(everything, at, members.__contains__)
+
+    assert asked == {"b": [SHARD]}
+    assert (host.covered_owner, host.used) == (None if is_settled else "b", 2)
+
+
+def test_few_shards_of_a_dead_member_change_their_state_in_one_turn() -> None:
+    host = Host("a")
+    host.ownership.take_over_blind(range(500), NodeId("b"), NOW, [])
+    everything = bytes([1]) * 16_384
+
+    left = []
+    for _ in range(4):
+        host.ownership.members_to_ask(everything, NOW + 901 * S, "".__contains__)
+        left.append(len(host.ownership.covers))
+
+    assert left == [300, 100, 0, 0]
 
 
 def test_the_owner_and_silent_members_are_asked_for_covered_shards() -> None:
@@ -323,7 +363,7 @@ def test_the_owner_and_silent_members_are_asked_for_covered_shards() -> None:
     ours = bytearray(16_384)
     ours[SHARD] = ours[1] = 1
 
-    assert host.ownership.members_to_ask(bytes(ours), NOW) == {
+    assert host.ownership.members_to_ask(bytes(ours), NOW, bool) == {
         "b": [SHARD, 1],
         "c": [SHARD],
         "d": [1],
