@@ -226,15 +226,13 @@ class Lender(Generic[ClientT]):
         """Ask clients to return the leases of all keys."""
         self.recall(list(self._lent_units))
 
-    def charge_transferred(self, is_transferred: Callable[[bytes], bool], now: int) -> list[bytes]:
-        """Charge all lent units of keys whose counters are transferred; return these keys."""
-        gone = [key for key in self._lent_units if is_transferred(key)]
-        self.recall(gone)
-        for key in gone:
+    def charge_transferred(self, keys: Sequence[bytes], now: int) -> None:
+        """Charge all lent units of keys whose counters are transferred; all keys must be lent."""
+        self.recall(keys)
+        for key in keys:
             for number, lease in list(self._of_key[key].items()):
                 self._charge(lease, lease.units, 0, now)
                 self._close(number)
-        return gone
 
     def expire(self, now: int) -> None:
         """Charge all units of expired leases whose clients have not reported what they spent."""

@@ -4,10 +4,10 @@ Decides what is sent of a shard, and in how many parts. When the answer is built
 longer holds a transferred shard. Its parts are stored until the receiver has acknowledged them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, count
 
-from hashring import SHARDS, NodeId, pick, shard_of
+from hashring import SHARDS, NodeId, group_by, pick
 from node.metrics.counters import Counters
 from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
@@ -37,6 +37,7 @@ _KEYS_PER_ANSWER = 700
 _SHARDS_PER_ANSWER = 16
 """Keys in an answer, and shards with counters, above which no further shard is added. The receiver
 asks again for those. Sender and receiver each need one to two milliseconds for one answer."""
+_ALL_SHARDS = range(SHARDS)
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
 receivers would both pass on the log of what was admitted in the owner's place."""
@@ -85,12 +86,12 @@ class ShardSender:
 
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
+        is_asked = bytearray(SHARDS)
+        for shard in pull.shards:
+            is_asked[shard] = 1
         if self.index.is_used:
-            is_asked = bytearray(SHARDS)
-            for shard in pull.shards:
-                is_asked[shard] = 1
-            keys = self._changed.keys
-            self.index.add([*compress(keys, pick(keys, is_asked))])
+            changed = self._changed.keys
+            self.index.add([*compress(changed, pick(changed, is_asked))])
         reply = Reply()
         if pull.part:
             self._add_part(reply, requester, pull, now)
@@ -101,7 +102,9 @@ class ShardSender:
         held = self._ownership.held
         number = next(self._numbers)
         again = self._resend_empty(reply, pull.shards, requester, now)
-        empty = self._empty_of(pull.shards)
+        lent_keys = [] if self._lender is None else self._lender.all_lent_keys(now)
+        lent = group_by(lent_keys, _ALL_SHARDS, is_asked)
+        empty = self._empty_of(pull.shards, lent)
         if empty:  # Most shards of most clusters, so they are sent as one group.
             self._ownership.release_empty(empty)
             nothing = OutgoingTransfer(requester, now, number, [NOTHING], "")
@@ -113,7 +116,12 @@ class ShardSender:
             if _is_full(reply):
                 break
             if held[shard]:
-                self._send(shard, requester, number, mark, now, is_standby_for)
+                keys = self.index.take(shard)
+                if shard in lent:
+                    assert self._lender is not None
+                    self._lender.charge_transferred(lent[shard], now)
+                    keys = sorted({*keys, *lent[shard]})
+                self._send(shard, keys, requester, number, mark, now, is_standby_for)
                 given += 1
             self._add_first_part(reply, shard, requester, pull.replicas, now)
         self._counters.add("shards_given", given)
@@ -215,31 +223,27 @@ class ShardSender:
 
     # -- transfers -----------------------------------------------------------------------------
 
-    def _empty_of(self, shards: Sequence[int]) -> list[int]:
+    def _empty_of(self, shards: Sequence[int], lent: Mapping[int, Sequence[bytes]]) -> list[int]:
         """Return the shards that this node holds and that have no counter and no lease."""
-        has_leases = self._lender is not None and len(self._lender)
-        if not self.index.is_used or self._ownership.covers or has_leases:
+        if not self.index.is_used or self._ownership.covers:
             return []
-        held = self._ownership.held
-        return [shard for shard in shards if held[shard] and not self.index.has_keys(shard)]
+        held, has_keys = self._ownership.held, self.index.has_keys
+        return [each for each in shards if held[each] and not has_keys(each) and each not in lent]
 
     def _send(
         self,
         shard: int,
+        keys: Sequence[bytes],
         to: NodeId,
         number: int,
         mark: int,
         now: int,
         is_standby_for: Callable[[int], bool],
     ) -> None:
-        """Stop holding a shard, and store its counters as parts of a transfer.
+        """Stop holding a shard with these keys, and store its counters as parts of a transfer.
 
         All transfers of one answer have the same `number` and `mark`.
         """
-        keys = self.index.take(shard)
-        if self._lender is not None and len(self._lender):
-            lent = self._lender.charge_transferred(lambda key: shard_of(key) == shard, now)
-            keys = sorted({*keys, *lent})
         if not keys and not self._ownership.covers:
             self._ownership.release_empty([shard])
             self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))

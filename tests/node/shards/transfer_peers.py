@@ -5,15 +5,19 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import trio
+from msgspec.structs import replace
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
+from node.requests.leases.lease_grants import Lender
+from node.requests.sessions.caller import Caller
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.peering.link import Link
+from ringfence.rules import adhoc_rule
 from ringfence.wire import (
     Batch,
     Message,
@@ -95,12 +99,17 @@ class Peer:
             lambda shards: None,
             max_keys=10_000,
         )
+        rule = replace(adhoc_rule(limit), id=RULE)
+        self.lender: Lender[Caller] = Lender(
+            self.engine, {RULE: rule}.get, lambda client, keys: None, first_lease=1
+        )
         self.sender = ShardSender(
             self.ownership,
             self.engine,
             Counters(),
             first_transfer=1 + 1000 * ord(name),
             least_parts=least_parts,
+            lender=self.lender,
         )
         self.handoff = Handoff(
             name,

@@ -133,7 +133,7 @@ async def test_a_reset_of_a_counter_that_moves_meanwhile_is_forwarded(
 
     async def move() -> None:
         await trio.sleep(0.1)
-        host.lender.charge_transferred(lambda key: key == HOT, host.clock.time)
+        host.lender.charge_transferred([HOT], host.clock.time)
         host.ownership.release(*host.shards(HOT), host.clock.time)
 
     async with trio.open_nursery() as nursery:

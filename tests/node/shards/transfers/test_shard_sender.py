@@ -1,11 +1,13 @@
 """Answers of a node that is asked for its shards: transfers, repeats, and other receivers."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from hashring import NodeId, shard_of
-from ringfence.wire import Holding, Pull, Pulled, ReplicaRequest, ShardGroup
+from node.requests.sessions.caller import Caller
+from ringfence.wire import Holding, LeaseRequest, Pull, Pulled, ReplicaRequest, ShardGroup
 from tests.node.shards.transfer_peers import (
     KEYS,
     NOW,
@@ -68,6 +70,23 @@ def test_shards_without_counters_are_sent_as_one_group_and_again_to_the_same_rec
     assert repeated.transfer_id == number_of(first)
     assert new.transfer_id != number_of(first)
     assert peer.ownership.count == 0
+
+
+@pytest.mark.parametrize("is_lent_there", [False, True])
+def test_shards_without_counters_are_one_group_beside_a_key_of_which_units_are_lent(
+    *, is_lent_there: bool
+) -> None:
+    peer = owner(1, 2, SHARD, OTHER)
+    lent = KEYS[0] if is_lent_there else OTHER_KEYS[0]
+    client = cast(Caller, "client")
+    assert peer.lender.lend(client, LeaseRequest(1, lent, 100, [], []), NOW).units == 100
+
+    reply = asked(peer, B, 1, SHARD, 2)
+
+    groups = [group.shards for group in reply.groups]
+    assert groups == ([[1, 2], [SHARD]] if is_lent_there else [[1, 2, SHARD]])
+    assert reply.counts.unpack().keys == ([lent] if is_lent_there else [])
+    assert peer.lender.lent_units(lent) == (0 if is_lent_there else 100)
 
 
 @pytest.mark.parametrize("has_counters", [False, True])
