@@ -311,6 +311,9 @@ class RequestHandler:
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
         """Decide a batch of checks; a check that was already decided, hedged or forwarded, gets the
         same outcome, also if both are in this batch."""
+        if batch.op is Op.RESET:
+            count = partial(self._count, batch, as_standby=as_standby)
+            return self._ownership.refunds.reset(batch.keys, count, self._clock.now())
         if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)

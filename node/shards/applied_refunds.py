@@ -1,4 +1,5 @@
-"""Refunds that this node applied: the units that they removed, and undoing those of two members.
+"""Refunds and resets that this node applied: the units that they removed, and undoing the refunds
+of two members.
 
 A refund can reach two members that decide for one shard at the same time, such as an owner after a
 pause and its standby. When their counters are merged, one of the two refunds must be undone.
@@ -10,6 +11,7 @@ from typing import Protocol
 from hashring import shard_of
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import without_row
 from ringfence.limiter import Engine, Snapshot
 from ringfence.wire import Batch, DecidedCheck, Results
 
@@ -21,10 +23,11 @@ class _Cover(Protocol):
 
 
 class AppliedRefunds:
-    """Effect of refunds on the units that this node adds to the counters of other members.
+    """Effect of refunds and resets on the units that this node adds to the counters of other
+    members.
 
     These are the units in the fallback log of a shard that this node holds in place of its owner,
-    and all units in use of another shard.
+    minus the refunded units of the owner, and all units in use of another shard.
     """
 
     def __init__(
@@ -60,6 +63,25 @@ class AppliedRefunds:
             left[key] -= removed[row]
         return results, removed
 
+    def reset(self, keys: Sequence[bytes], count: Callable[[], Results], now: int) -> Results:
+        """Reset keys by `count`, and return its results. The owners of covered shards will remove
+        the units and slots that they still count of these keys."""
+        covered = [key for key in dict.fromkeys(keys) if shard_of(key) in self._covers]
+        if not covered:
+            return count()
+        before = self._merge.admitted(self._engine.snapshot(covered, now), {}, now)
+        owned = {
+            key: without_row(before.row(key, now), self._covers[shard_of(key)].log.row(key, now))
+            for key in covered
+        }
+        results = count()
+        for key, row in owned.items():
+            log = self._covers[shard_of(key)].log
+            log.restore_refunded(key, row, self._period_of(key), now)
+            for slot in before.slots(key):
+                log.add_slot(key, slot)
+        return results
+
     def undo(self, refunds: Sequence[DecidedCheck], counts: Snapshot, now: int) -> None:
         """Charge the units of refunds again, because another member has refunded them too.
 
@@ -78,4 +100,4 @@ class AppliedRefunds:
         cover = self._covers.get(shard_of(key))
         if cover is None:
             return self._engine.used(key, now)
-        return sum(cover.log.row(key, now)[1::2])
+        return sum(cover.log.row(key, now)[1::2]) - sum(cover.log.refunded(key, now)[1::2])

@@ -2,34 +2,52 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hashring import NodeId
-from node.context.round_timer import NEVER
 from node.metrics.counters import Counters
-from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, without_checks, without_row
+from node.shards.log_rows import add_logs, refunded_units, without_row
 from node.shards.ownership.first_hits import earlier_windows
-from node.shards.ownership.origins import are_all_known
 from node.shards.ownership.shared_buckets import joined_buckets
 from node.shards.transfers.unacknowledged_transfers import (
-    OutgoingTransfer,
-    OutgoingTransfers,
     append_row,
 )
-from ringfence.limiter import CHARGED_CODES, Algorithm, Engine, Limit, Snapshot
-from ringfence.wire import CODE, SLOT_ID, CheckId, DecidedCheck, ShardGroup
+from ringfence.limiter import Algorithm, Engine, Limit, Snapshot
+from ringfence.wire import SLOT_ID, DecidedCheck
 
-__all__ = ["CounterMerge", "CrossedTransfers"]
+__all__ = ["CounterMerge"]
 
 _UNSHARED_BUCKET = 2
 """Numbers in the state of a bucket. A bucket that data centers share has counts behind them:
 alternating period numbers and units of this data center."""
-_ACKNOWLEDGED_NS = 15_000_000_000
-"""Time after which no acknowledgement of a crossed transfer is expected."""
 _OLDER_NS = 50_000_000
 """Time by which a hit in a sliding log may be older than the recorded age of its check: each
 message adds its network delay to one of both, and an answer is later than its charge."""
+
+
+def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
+    """Return the age with which a charge is refunded that was made about `age_ns` ago.
+
+    0 means the newest units. A sliding log removes the oldest units that are not older, so the
+    result includes an allowance; a unit that still counts is younger than the period.
+    """
+    if limit is None:
+        return age_ns
+    if limit.is_bucket:
+        return 0
+    if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
+        return age_ns
+    return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
+
+
+def _age_of_refund(age_ns: int, limit: Limit | None) -> int:
+    """Return the age with which units are refunded that the standby refunded about `age_ns` ago.
+
+    It refunded the newest units of a sliding log, and units that had not drained of a bucket.
+    """
+    is_window = limit is None or not (
+        limit.is_bucket or limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
+    )
+    return age_ns if is_window else 0
 
 
 class CounterMerge:
@@ -102,14 +120,15 @@ class CounterMerge:
         *,
         limits: Snapshot | None = None,
     ) -> None:
-        """Charge the units that were admitted in place of an owner (its fallback log), and merge
-        the logged slots.
+        """Remove the refunded units, charge the units that were admitted in place of an owner (its
+        fallback log), and merge the logged slots.
 
         `counts` contains the slots of the log as they were at the instant `at`. They replace the
         slots with the same numbers. A slot of the log that `counts` lacks is released. `counts`
         also contains the windows of the log that began with a first hit. `limits` has the limits of
         keys without a counter here, if `counts` does not have them.
         """
+        self._remove_refunded(log, keys, now)
         rows_of_log = {key: log.row(key, now) for key in keys}
         self.charge(rows_of_log, now, counts=counts if limits is None else limits)
         self._keep_first_hits(rows_of_log, counts, at, now)
@@ -120,6 +139,17 @@ class CounterMerge:
             state = [] if row is None else counts.states[row]
             limit = None if row is None else counts.limits[counts.which[row]]
             self._replace_slots(key, log.slots(key), state, limit, at, now)
+
+    def _remove_refunded(self, log: FallbackLog, keys: Iterable[bytes], now: int) -> None:
+        """Remove the units of the owner's counters that were refunded in its place."""
+        rows = {key: row for key in keys if (row := log.refunded(key, now))}
+        if rows:
+            counts = [len(row) // 2 for row in rows.values()]
+            of_pairs = [key for key, count in zip(rows, counts, strict=True) for _ in range(count)]
+            units = [number for row in rows.values() for number in row[1::2]]
+            ages_ns = [number for row in rows.values() for number in row[::2]]
+            self._remove(of_pairs, units, ages_ns, [0] * len(units), now, _age_of_refund)
+            self._changed.update(rows)
 
     def _keep_first_hits(
         self, rows: Mapping[bytes, Sequence[int]], counts: Snapshot, at: int, now: int
@@ -185,7 +215,7 @@ class CounterMerge:
         more, others = Snapshot([], [], [], [], []), Snapshot([], [], [], [], [])
         rows: list[Sequence[int]] = []
         for at, (key, row) in enumerate(zip(counts.keys, logs, strict=True)):
-            below = theirs.used(key, now) - sum(row[1::2])
+            below = theirs.used(key, now) - sum(row[1::2]) + refunded_units(row)
             is_slotted = counts.limits[counts.which[at]].algorithm is Algorithm.CONCURRENCY
             is_shared = bool(counts.remote_counts and counts.remote_counts[at])
             if is_slotted or is_shared or below <= self._engine.used(key, now):
@@ -213,7 +243,7 @@ class CounterMerge:
             self.charge_log(log, counts.keys, mine, now, now, limits=counts)
 
     def refund_log(self, log: FallbackLog, charged_at: int, now: int) -> None:
-        """Refund the units that `charge_log` charged for a fallback log at `charged_at`.
+        """Undo `charge_log` of a fallback log at `charged_at`.
 
         Slots are not refunded, because a merge counts each slot once.
         """
@@ -227,6 +257,7 @@ class CounterMerge:
             units += row[1::2]
         self._remove(keys, units, ages_ns, [0] * len(keys), now)
         self._changed.update(keys)
+        self.charge({key: log.refunded(key, charged_at) for key in log.keys}, now)
 
     def refund(self, checks: Sequence[DecidedCheck], now: int) -> None:
         """Refund the units of checks that another member has also charged."""
@@ -245,8 +276,9 @@ class CounterMerge:
         ages_ns: Sequence[int],
         slots: Sequence[int],
         now: int,
+        refund_age: Callable[[int, Limit | None], int] = _longest_age_ns,
     ) -> None:
-        """Remove charged units that another charge replaces.
+        """Remove charged units that another charge replaces, or that were refunded elsewhere.
 
         The other charge adds them to a bucket in full. So all of them are removed, not only the
         part that has not drained since, as by a refund of an application.
@@ -254,7 +286,7 @@ class CounterMerge:
         here = self._engine.snapshot([*dict.fromkeys(keys)], now)
         found = dict(zip(here.keys, here.which, strict=True))
         ages = [
-            _longest_age_ns(age_ns, here.limits[found[key]] if key in found else None)
+            refund_age(age_ns, here.limits[found[key]] if key in found else None)
             for key, age_ns in zip(keys, ages_ns, strict=True)
         ]
         # The limit may have come with a request, so that no rule has it.
@@ -328,116 +360,6 @@ class CounterMerge:
         self._on_arrived(keys)
 
 
-class CrossedTransfers:
-    """Shard transfers from this node to the owner that crossed a transfer in the other direction.
-
-    This node had held such a shard in place of its owner. The counters that the owner sent lack the
-    units that this node admitted. The owner may not have received this node's transfer, so its log
-    of admitted units is charged here. If the owner acknowledges the transfer later, this charge is
-    refunded.
-    """
-
-    def __init__(
-        self,
-        transfers: OutgoingTransfers,
-        merge: CounterMerge,
-        decided_checks: DecidedChecks,
-        held: bytes | bytearray,
-    ) -> None:
-        self._transfers = transfers
-        self._merge = merge
-        self._decided_checks = decided_checks
-        self._held = held
-        self._charged: dict[int, tuple[OutgoingTransfer, FallbackLog, int, set[CheckId]]] = {}
-        """Transfer and its log that was charged here, when, and the owner's checks, by shard."""
-
-    @property
-    def next_expiry(self) -> int:
-        """Instant from which on `expire` can forget a transfer."""
-        first = min([transfer.at for transfer, *_ in self._charged.values()], default=None)
-        return NEVER if first is None else first + _ACKNOWLEDGED_NS
-
-    def find(
-        self,
-        shard: int,
-        group: ShardGroup,
-        sender: NodeId,
-        decided: Sequence[DecidedCheck],
-        now: int,
-    ) -> OutgoingTransfer | None:
-        """Return the transfer of a shard to `sender` that crossed a transfer from `sender`, if any.
-
-        `group` describes the transfer from `sender`, and `decided` are its checks.
-        """
-        transfer = self._transfers.get(shard)
-        if (
-            group.taken_from
-            or transfer is None
-            or not transfer.parts
-            or not transfer.taken_from
-            or transfer.to != sender
-        ):
-            return None
-        if not {*transfer.marks[:1]}.isdisjoint(group.origins):
-            return None
-        if transfer.marks and are_all_known(group.origins):
-            return transfer  # The sender would have the mark of this transfer.
-        return None if _has_received(transfer, decided, now) else transfer
-
-    def find_all(
-        self, shards: Iterable[int], group: ShardGroup, sender: NodeId, now: int
-    ) -> dict[int, OutgoingTransfer]:
-        """Return, for transfers without checks of many shards, the transfers that they crossed."""
-        sent = [] if self._transfers.are_confirmed else shards
-        found = {shard: self.find(shard, group, sender, (), now) for shard in sent}
-        return {shard: transfer for shard, transfer in found.items() if transfer is not None}
-
-    def charge(
-        self, shard: int, transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int
-    ) -> None:
-        """Charge the units of a transfer that may not have reached the owner on top of the owner's
-        counters.
-
-        The owner has counted the checks in `decided`, so they are left out.
-        """
-        log = FallbackLog()
-        theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
-        copies = [part.counts.unpack() for part in transfer.parts]
-        for part, counts in zip(transfer.parts, copies, strict=True):
-            both = [
-                check
-                for check in part.decided
-                if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
-            ]
-            rows = without_checks(counts.keys, part.fallback_counts, both)
-            add_logs(log, counts, rows, transfer.at)
-        for counts in copies:
-            self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
-        self._charged[shard] = transfer, log, now, {check.id for check in decided}
-        self._decided_checks.on_charges_returned(shard)
-
-    def confirm(self, shards: Sequence[int], receiver: NodeId, number: int, now: int) -> None:
-        """Refund the units charged for crossed transfers that `receiver` has now acknowledged, and
-        so counted itself."""
-        for shard in shards if self._charged else ():
-            found = self._charged.get(shard)
-            if found is not None and (found[0].to, found[0].number) == (receiver, number):
-                del self._charged[shard]
-                if self._held[shard]:
-                    self._merge.refund_log(found[1], found[2], now)
-                    # The owner has sent the charges of its checks in its own transfer.
-                    self._decided_checks.on_charges_transferred(shard, found[0].at, found[3])
-
-    def expire(self, now: int) -> None:
-        """Forget transfers that crossed one in the other direction and were not acknowledged in
-        time."""
-        old = [
-            s for s, (transfer, *_) in self._charged.items() if now - transfer.at > _ACKNOWLEDGED_NS
-        ]
-        for shard in old:
-            del self._charged[shard]
-
-
 def _units_by_slot(limit: Limit, state: Sequence[int], now: int) -> list[tuple[int, int]]:
     """Return the units in each slot of a sliding window with the first instant of the slot, the
     oldest slot first."""
@@ -445,39 +367,6 @@ def _units_by_slot(limit: Limit, state: Sequence[int], now: int) -> list[tuple[i
     oldest = now // slot_ns - limit.slots
     slots = [(latest - back, units) for back, units in enumerate(counts)]
     return [(slot * slot_ns, units) for slot, units in reversed(slots) if slot >= oldest]
-
-
-def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
-    """Return the age with which a charge is refunded that was made about `age_ns` ago.
-
-    0 means the newest units. A sliding log removes the oldest units that are not older, so the
-    result includes an allowance; a unit that still counts is younger than the period.
-    """
-    if limit is None:
-        return age_ns
-    if limit.is_bucket:
-        return 0
-    if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
-        return age_ns
-    return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
-
-
-def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int) -> bool:
-    """Return whether the sender of `decided` had received a transfer: then `decided` contains most
-    checks of this transfer.
-
-    A check in both does not suffice, because a caller may have asked both members. `decided` has
-    only the newest checks, so older ones are ignored.
-    """
-    theirs = {check.id for check in decided}
-    oldest = max([check.age_ns for check in decided], default=0) - (now - transfer.at)
-    recent = [
-        check.id in theirs
-        for part in transfer.parts
-        for check in part.decided
-        if check.age_ns <= oldest and not check.is_refund
-    ]
-    return 2 * sum(recent) > len(recent)
 
 
 def _slots_of(state: Sequence[int], at: int) -> dict[int, tuple[int, int]]:

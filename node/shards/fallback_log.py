@@ -1,5 +1,5 @@
 """Log of the units and slots that this node admitted in place of an unreachable owner, which
-charges them later.
+charges them later, and of the owner's units that this node refunded.
 
 Units have a time, in parts of the period. Slots of concurrency limits have numbers instead: the log
 has the numbers of the slots that changed, and the engine has the slots. `ownership` decides when
@@ -7,10 +7,14 @@ the log is used, and `log_rows` how it is transferred.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from ringfence.limiter.serialization import fitting
 
 __all__ = ["FEWEST_KEYS", "FallbackLog"]
+
+_Units: TypeAlias = dict[bytes, tuple[int, dict[int, int]]]
+"""Per key its period in ns, and units by number of the part of the period."""
 
 _PARTS = 128
 """Parts of a period. They start where windows start, so no unit changes its window."""
@@ -24,8 +28,9 @@ class FallbackLog:
     """Units of one shard by key and by part of the key's period. It covers at most one period."""
 
     def __init__(self) -> None:
-        self._units: dict[bytes, tuple[int, dict[int, int]]] = {}
-        """Per key its period in ns, and units by number of the part."""
+        self._units: _Units = {}
+        self._refunded: _Units = {}
+        """Refunded units of the owner's counters, which are not in `_units`."""
         self._slots: dict[bytes, dict[int, bool]] = {}
         """Changed slots of each key by number, and whether no other member has had the slot."""
         self._prune_at = FEWEST_KEYS
@@ -33,23 +38,35 @@ class FallbackLog:
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
         """Add units to the log that were admitted or charged at `now`."""
-        _, parts = self._units.setdefault(key, (period_ns, {}))
-        number = now * _PARTS // period_ns
-        before = parts.get(number, 0)
-        parts[number] = before + fitting(units, before)
-        if len(parts) > _PARTS + 1:
-            for old in [part for part in parts if part < number - _PARTS]:
-                del parts[old]
+        _add(self._units, key, units, period_ns, now)
 
-    def take_back(self, key: bytes, units: int) -> None:
-        """Remove units that were refunded, the most recent units first."""
+    def take_back(self, key: bytes, units: int) -> int:
+        """Remove units that were refunded, the most recent units first; return their number."""
         _, parts = self._units.get(key, (0, {}))
+        left = units
         for number in sorted(parts, reverse=True):
-            struck = min(units, parts[number])
+            struck = min(left, parts[number])
             parts[number] -= struck
-            units -= struck
+            left -= struck
             if not parts[number]:
                 del parts[number]
+        return units - left
+
+    def add_refunded(self, key: bytes, units: int, period_ns: int, now: int) -> None:
+        """Add units to the log that the owner counts, and that were refunded. They were charged at
+        `now` or earlier; after that, the owner counted them in the same window."""
+        _add(self._refunded, key, units, period_ns, now)
+
+    def refunded(self, key: bytes, now: int) -> list[int]:
+        """Return the refunded units of a key: alternating ages in ns, at least 1, and units."""
+        period_ns, _ = self._refunded.get(key, (1, {}))
+        row = iter(_row(self._refunded, key, now))
+        return [
+            number
+            for age_ns, units in zip(row, row, strict=True)
+            if age_ns <= period_ns
+            for number in (max(1, age_ns), units)
+        ]
 
     def grant(self, key: bytes, slot: int, units: int, period_ns: int, now: int) -> None:
         """Add a slot of a concurrency limit that was granted at `now`. If there are too many slots,
@@ -97,23 +114,25 @@ class FallbackLog:
     def keys(self) -> list[bytes]:
         """Return the keys for which the log holds charged units or changed concurrency slots."""
         units = [key for key, (_, parts) in self._units.items() if parts]
-        return [*dict.fromkeys([*units, *self._slots])]
+        return [*dict.fromkeys([*units, *self.unused_keys])]
 
     @property
-    def slot_keys(self) -> list[bytes]:
-        """Return the keys in the log that have changed slots of concurrency limits."""
-        return list(self._slots)
+    def unused_keys(self) -> list[bytes]:
+        """Return the keys in the log that may have no counter: they have changed slots of
+        concurrency limits, or refunded units."""
+        return [*dict.fromkeys([*self._slots, *self._refunded])]
 
     def subtract(self, other: "FallbackLog") -> None:
         """Remove the slots and units of another log, in each part of the period separately."""
         for key, slots in other._slots.items():
             self.remove_slots(key, slots)
-        for key, (_, theirs) in other._units.items():
-            _, parts = self._units.get(key, (0, {}))
-            for number in sorted(theirs.keys() & parts.keys()):
-                parts[number] -= min(parts[number], theirs[number])
-                if not parts[number]:
-                    del parts[number]
+        for mine, others in ((self._units, other._units), (self._refunded, other._refunded)):
+            for key, (_, theirs) in others.items():
+                _, parts = mine.get(key, (0, {}))
+                for number in sorted(theirs.keys() & parts.keys()):
+                    parts[number] -= min(parts[number], theirs[number])
+                    if not parts[number]:
+                        del parts[number]
 
     def units_of(self, key: bytes) -> int:
         """Return the number of logged units of a key."""
@@ -133,19 +152,21 @@ class FallbackLog:
             left._units[key] = period_ns, rest
         return left
 
-    def prune(self, has_counter: Callable[[bytes], bool]) -> None:
-        """Forget the units of keys that have no counter any more, when there are twice as many
-        keys as after the last time.
+    def prune(self, has_counter: Callable[[bytes], bool], now: int) -> None:
+        """Forget the units of keys that have no counter any more, and refunds older than a period,
+        when there are twice as many keys as after the last time.
 
-        Their units have expired, or were evicted. An owner may not return for days, and meanwhile
-        the log may get any number of keys.
+        The units have expired, or were evicted. An owner may not return for days, and meanwhile the
+        log may get any number of keys.
         """
-        if len(self._units) >= self._prune_at:
+        if len(self._units) + len(self._refunded) >= self._prune_at:
             self._units = {key: row for key, row in self._units.items() if has_counter(key)}
-            self._prune_at = max(FEWEST_KEYS, 2 * len(self._units))
+            self._refunded = {k: row for k, row in self._refunded.items() if self.refunded(k, now)}
+            self._prune_at = max(FEWEST_KEYS, 2 * (len(self._units) + len(self._refunded)))
 
     def forget(self, key: bytes) -> None:
-        """Remove all units and slots of a key whose counter was reset."""
+        """Remove all units and slots of a key whose counter was reset. Refunds stay, because the
+        owner still counts their units."""
         self._units.pop(key, None)
         self._slots.pop(key, None)
 
@@ -154,13 +175,32 @@ class FallbackLog:
         for age_ns, units in zip(row[::2], row[1::2], strict=True):
             self.add(key, units, period_ns, now - age_ns)
 
+    def restore_refunded(self, key: bytes, row: Sequence[int], period_ns: int, now: int) -> None:
+        """Add the ages and refunded units of one key, see `refunded`."""
+        for age_ns, units in zip(row[::2], row[1::2], strict=False):  # A peer may send anything.
+            self.add_refunded(key, units, period_ns, now - age_ns)
+
     def row(self, key: bytes, now: int) -> list[int]:
         """Return the logged units of a key: alternating ages in ns and units, oldest first; may be
         empty."""
-        period_ns, parts = self._units.get(key, (1, {}))
-        row: list[int] = []
-        for number in sorted(parts):
-            # Use the last instant of the part, so that a draining limit is charged late, not early.
-            ends = -(-(number + 1) * period_ns // _PARTS) - 1
-            row += (max(0, now - ends), parts[number])
-        return row
+        return _row(self._units, key, now)
+
+
+def _add(rows: _Units, key: bytes, units: int, period_ns: int, now: int) -> None:
+    _, parts = rows.setdefault(key, (period_ns, {}))
+    number = now * _PARTS // period_ns
+    before = parts.get(number, 0)
+    parts[number] = before + fitting(units, before)
+    if len(parts) > _PARTS + 1:
+        for old in [part for part in parts if part < number - _PARTS]:
+            del parts[old]
+
+
+def _row(rows: _Units, key: bytes, now: int) -> list[int]:
+    period_ns, parts = rows.get(key, (1, {}))
+    row: list[int] = []
+    for number in sorted(parts):
+        # Use the last instant of the part, so that a draining limit is charged late, not early.
+        ends = -(-(number + 1) * period_ns // _PARTS) - 1
+        row += (max(0, now - ends), parts[number])
+    return row

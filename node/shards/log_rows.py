@@ -2,8 +2,10 @@
 
 A pair is an age in ns and units. A changed slot of a concurrency limit adds two pairs: its age and
 units if it is held, and its number with 0 units. The counters in the same transfer have the slots
-that are held; a changed slot that they lack was released. Older nodes write and read only ages and
-units: they ignore pairs without units, and units without a slot are charged.
+that are held; a changed slot that they lack was released. Units that were refunded in the owner's
+counter come last: a pair of zeros, and for each refund two pairs, its age and its units, each with
+0 units. Older nodes write and read only ages and units: they ignore pairs without units, and units
+without a slot are charged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ __all__ = [
     "add_logs",
     "log_rows",
     "logged_counts",
+    "refunded_units",
     "without_checks",
     "without_logged_checks",
     "without_row",
@@ -33,6 +36,12 @@ _NEAR_NS = 50_000_000
 """Allowance for the recorded time of a check, which is that of its answer."""
 
 
+_AGES_KEPT = 10
+"""Period of refunds of an unused key, as a multiple of their largest age."""
+_REFUNDED = 0
+"""Number before the refunds in a row; no slot has it."""
+
+
 def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
     """Convert a fallback log to one row of numbers for each key of `counts`, the counters of the
     same node."""
@@ -45,6 +54,9 @@ def log_rows(log: FallbackLog, counts: Snapshot, now: int) -> list[list[int]]:
                 row += held.get(slot, ())
             for slot in slots:
                 row += (slot, 0)
+        refunded = log.refunded(key, now)
+        for number in (_REFUNDED, *refunded) if refunded else ():
+            row += (number, 0)
         rows.append(row)
     return rows
 
@@ -74,14 +86,24 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
     """Add another member's fallback log to a log. The other log has one row for each key of
     `counts`."""
     for at, (key, row) in enumerate(zip(counts.keys, rows, strict=False)):
-        units, slots = _split_row(row)
+        units, numbers = _split_row(row)
+        slots, refunded = _split_refunds(numbers)
         if slots and _has_slots(counts, at):
             held = _ages_and_units(counts, at)
             for slot in slots:
                 if log.add_slot(key, slot) and slot in held:
                     _take_units(units, *held[slot])
             units, _ = _split_row(units)
-        log.restore(key, units, counts.limits[counts.which[at]].period_ns, now)
+        period_ns = counts.limits[counts.which[at]].period_ns
+        log.restore(key, units, period_ns, now)
+        if not counts.states[at]:  # The limit of an unused key is unknown.
+            period_ns = max([_AGES_KEPT * age_ns for age_ns in refunded[::2]], default=period_ns)
+        log.restore_refunded(key, refunded, period_ns, now)
+
+
+def refunded_units(row: Sequence[int]) -> int:
+    """Return the refunded units in a row of a fallback log."""
+    return sum(_split_refunds(_split_row(row)[1])[1][1::2])
 
 
 def without_checks(
@@ -129,7 +151,7 @@ def _subtract_checks(
     for check in checks:
         units, slots = by_key.get(check.key, ([], []))
         slot = check.row[SLOT_ID]
-        if slot in slots:
+        if slot and slot in slots:
             slots.remove(slot)
         most_ns = inf if slot else near_ns.get(check.key, inf)  # A renewed slot has a new age.
         far = _take_units(units, check.age_ns, check.cost, most_ns)
@@ -173,11 +195,17 @@ def _has_slots(counts: Snapshot, at: int) -> bool:
 
 
 def _split_row(row: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split a row of a fallback log into its pairs with units, and the numbers of its changed
-    slots."""
+    """Split a row of a fallback log into its pairs with units, and the numbers of the others: its
+    changed slots, and its refunds."""
     pairs = list(zip(row[::2], row[1::2], strict=True))
     units = [number for pair in pairs if pair[1] for number in pair]
     return units, [slot for slot, count in pairs if not count]
+
+
+def _split_refunds(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Split the numbers of a row into its changed slots, and the ages and units of its refunds."""
+    end = numbers.index(_REFUNDED) if _REFUNDED in numbers else len(numbers)
+    return numbers[:end], numbers[end + 1 :]
 
 
 def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:

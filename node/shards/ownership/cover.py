@@ -12,7 +12,7 @@ from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer
 from ringfence.limiter import CHARGED_CODES, Outcomes, Snapshot
 from ringfence.wire import Batch, Op, ShardGroup
 
-__all__ = ["Arrival", "Cover", "Released", "others"]
+__all__ = ["Arrival", "Cover", "Released", "others", "period_of_row"]
 
 _RETURNED_WITHIN_NS = 5_000_000_000
 """Time in which a covered shard is transferred to an owner, after the owner's last replica."""
@@ -133,9 +133,7 @@ class Cover(Struct):
         match batch.op:
             case Op.CHECK | Op.CHARGE:
                 if cost and outcomes.codes[at] in CHARGED_CODES:
-                    which = batch.which[at] if batch.which else 0
-                    limit = batch.limits[which - 1] if which else None
-                    period_ns = period_of(key) if limit is None else limit.period_ns
+                    period_ns = period_of_row(batch, at, period_of)
                     if outcomes.slot_ids[at]:
                         log.grant(key, outcomes.slot_ids[at], cost, period_ns, now)
                     else:
@@ -150,7 +148,11 @@ class Cover(Struct):
                     log.release(key, slot, cost)
                     self.sent_log.remove_slots(key, [slot])
                 else:
-                    log.take_back(key, cost)
+                    refunded = outcomes.slot_ids[at] - log.take_back(key, cost)
+                    if refunded > 0:
+                        age_ns = batch.ages_ns[at] if batch.ages_ns else 0
+                        period_ns = period_of_row(batch, at, period_of)
+                        log.add_refunded(key, refunded, period_ns, now - age_ns)
             case Op.RESET:
                 log.forget(key)
                 self.sent_log.forget(key)
@@ -234,6 +236,13 @@ class Released(Struct, frozen=True):
     is_blind: bool
     """Whether it was covered without the owner's counters."""
     regained: Mapping[bytes, int]
+
+
+def period_of_row(batch: Batch, at: int, period_of: Callable[[bytes], int]) -> int:
+    """Return the period in ns of the limit in the row `at` of a batch. `period_of` has the periods
+    of keys whose limits are in the rules."""
+    which = batch.which[at] if batch.which else 0
+    return batch.limits[which - 1].period_ns if which else period_of(batch.keys[at])
 
 
 def others(me: NodeId, owner: str, *names: str) -> tuple[NodeId, ...]:

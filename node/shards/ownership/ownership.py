@@ -18,7 +18,6 @@ from node.requests.leases.lease_grants import Lender
 from node.requests.sessions.caller import Caller
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.changed_keys import MAX_FRAMES, ChangedKeys
-from node.shards.counter_merge import CrossedTransfers
 from node.shards.ownership.accepted_transfers import AcceptedTransfers
 from node.shards.ownership.arrivals import event_of
 from node.shards.ownership.cover import Arrival, Cover, Released, others
@@ -29,6 +28,7 @@ from node.shards.ownership.ownership_table import Event
 from node.shards.ownership.shard_states import OnTransition, ShardStates
 from node.shards.replicas import Replicas
 from node.shards.shard_steps import ShardSteps
+from node.shards.transfers.crossed_transfers import CrossedTransfers
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, append_row
 from ringfence.limiter import Code, Engine, Outcomes, PackedSnapshot, Snapshot
 from ringfence.peering.engine_choice import first_slot

@@ -219,7 +219,7 @@ class ShardStates:
             cover = self.log_of(shard_of(key))
             if cover is not None:
                 cover.log_row(batch, outcomes, at, period_of, now)
-                cover.log.prune(self._engine.has)
+                cover.log.prune(self._engine.has, now)
 
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which

@@ -256,9 +256,9 @@ class ShardSender:
             cover = Cover(to, 0, mark=self._ownership.origins.new_mark())
             cover.log = self._ownership.merge.admitted(counts.unpack(), released.regained, now)
         rows: list[list[int]] = []
-        if cover is not None and (keys or cover.log.slot_keys):
+        if cover is not None and (keys or cover.log.unused_keys):
             columns = counts.unpack()
-            add_unused(columns, cover.log.slot_keys)
+            add_unused(columns, cover.log.unused_keys)
             rows, counts = log_rows(cover.log, columns, now), PackedSnapshot.of(columns)
         parts = cut(counts, rows, self._least_parts)
         transfer = self._transfer(shard, to, number, mark, parts, cover, released.is_blind, now)

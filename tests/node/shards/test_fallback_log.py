@@ -48,7 +48,7 @@ def test_a_key_that_was_reset_or_never_seen_has_nothing() -> None:
     tally.forget(b"k")
 
     assert tally.row(b"k", 100 * S) == tally.row(b"other", 100 * S) == []
-    assert tally.keys == tally.slot_keys == []
+    assert tally.keys == tally.unused_keys == []
 
 
 def test_more_than_a_period_is_not_kept() -> None:
@@ -107,10 +107,10 @@ def test_a_slot_that_only_this_log_knows_is_forgotten_at_its_release() -> None:
 
     assert list(log.slots(b"k")) == [8, 9, 10]
     assert log.row(b"k", 100 * S) == []
-    assert log.keys == log.slot_keys == [b"k"]
+    assert log.keys == log.unused_keys == [b"k"]
     log.remove_slots(b"k", [8, 9, 10, 11])
     log.remove_slots(b"other", [8])
-    assert log.keys == log.slot_keys == []
+    assert log.keys == log.unused_keys == []
     assert list(log.slots(b"k")) == []
 
 

@@ -9,8 +9,9 @@ from hashring import SHARDS, NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.changed_keys import ChangedKeys
-from node.shards.counter_merge import CounterMerge, CrossedTransfers
+from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
+from node.shards.transfers.crossed_transfers import CrossedTransfers
 from node.shards.transfers.unacknowledged_transfers import (
     OutgoingTransfer,
     OutgoingTransfers,

@@ -257,10 +257,10 @@ def test_a_log_keeps_all_keys_with_counters_and_changed_slots() -> None:
     for key in keys:
         log.add(key, 1, DAY, NOW)
         log.add_slot(key + b"slot", 7)
-        log.prune({*keys[::2]}.__contains__)
+        log.prune({*keys[::2]}.__contains__, NOW)
         cover.add_unsent(key, {*keys[::2]}.__contains__)
 
     assert {*keys[::2]} <= {*log.keys}
-    assert {*log.slot_keys} == {key + b"slot" for key in keys}
+    assert {*log.unused_keys} == {key + b"slot" for key in keys}
     assert {*keys[::2]} <= {*cover.unsent}
     assert len(cover.unsent) <= 40

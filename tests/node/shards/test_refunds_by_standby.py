@@ -1,0 +1,181 @@
+"""Refunds and resets by a standby of units that a paused owner still counts."""
+
+import pytest
+
+from node.shards.fallback_log import FallbackLog
+from node.shards.log_rows import add_logs, log_rows
+from ringfence.limiter import Algorithm, Limit, Snapshot
+from ringfence.peering.engine_choice import decide_batch
+from ringfence.wire import Batch, Op, Results, Source
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
+
+S = 10**9
+LIMITS = [
+    Limit.of_ns(1000, DAY, Algorithm.FIXED_WINDOW),
+    Limit.of_ns(1000, DAY),
+    Limit.of_ns(1000, DAY, slots=24),
+    Limit.of_ns(1000, DAY, Algorithm.SLIDING_WINDOW_LOG),
+    Limit.of_ns(1000, DAY, Algorithm.TOKEN_BUCKET),
+    Limit.of_ns(1000, DAY, Algorithm.LEAKY_BUCKET),
+]
+
+
+def names(limit: Limit) -> str:
+    return f"{limit.algorithm}-{limit.slots}"
+
+
+def reset(host: Host) -> None:
+    batch = Batch(Op.RESET, [KEY], [0])
+
+    def count() -> Results:
+        outcomes = decide_batch(host.engine, batch, host.now)
+        host.ownership.record_decided(batch, outcomes, host.now)
+        return Results(outcomes, [Source.OWNER])
+
+    host.ownership.refunds.reset([KEY], count, host.now)
+
+
+def refund(host: Host, units: int, seq: int = 1) -> None:
+    host.refund(units, check_id=(9, seq, 0), at=host.now)
+
+
+def paused(limit: Limit, units: int = 100) -> tuple[Host, Host]:
+    """Return an owner that is paused after some units, and the standby that decides for it."""
+    owner, standby = Host("b", limit), Host("a", limit)
+    owner.start(units)
+    owner.now = standby.now = NOW + S
+    owner.copy_to(standby)
+    standby.cover("b")
+    return owner, standby
+
+
+def resume(owner: Host, standby: Host) -> None:
+    owner.now = standby.now = NOW + 3 * S
+    owner.pull(standby)
+    assert owner.holds
+    assert not standby.holds
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize(
+    ("spent", "refunded", "later", "used"),
+    [
+        pytest.param(0, 60, 0, 40, id="owned units"),
+        pytest.param(7, 60, 0, 47, id="logged units first"),
+        pytest.param(7, 5, 0, 102, id="only logged units"),
+        pytest.param(0, 60, 7, 47, id="units after the refund"),
+        pytest.param(0, 300, 5, 5, id="more than were charged"),
+    ],
+)
+def test_an_owner_removes_units_that_its_standby_has_refunded(
+    limit: Limit, spent: int, refunded: int, later: int, used: int
+) -> None:
+    owner, standby = paused(limit)
+    if spent:
+        standby.spend(spent)
+    refund(standby, refunded)
+    if later:
+        standby.spend(later)
+    assert standby.used == used
+
+    resume(owner, standby)
+
+    assert owner.used == used
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("later", [0, 5])
+def test_an_owner_removes_the_units_of_a_key_that_its_standby_has_reset(
+    limit: Limit, later: int
+) -> None:
+    owner, standby = paused(limit)
+    refund(standby, 10)
+    standby.spend(7)
+    reset(standby)
+    if later:
+        standby.spend(later)
+
+    resume(owner, standby)
+
+    assert (standby.used, owner.used) == (0, later)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_a_refund_that_owner_and_standby_apply_counts_once(limit: Limit) -> None:
+    owner, standby = paused(limit)
+    refund(standby, 60)
+    owner.now = standby.now
+    refund(owner, 60)
+
+    resume(owner, standby)
+
+    assert owner.used == 40
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_a_standby_that_receives_the_counters_of_the_owner_removes_refunded_units(
+    limit: Limit,
+) -> None:
+    owner, standby = paused(limit)
+    refund(standby, 60)
+    standby.spend(7)
+
+    owner.now = standby.now = NOW + 3 * S
+    standby.pull(owner)
+
+    assert standby.holds
+    assert standby.used == 47
+
+
+def test_an_owner_releases_slots_of_a_key_that_its_standby_has_reset() -> None:
+    owner, standby = paused(Limit.of_ns(1000, DAY, Algorithm.CONCURRENCY))
+    reset(standby)
+
+    resume(owner, standby)
+
+    assert owner.used == 0
+
+
+def test_a_refund_does_not_reach_a_later_window() -> None:
+    limit = Limit.of_ns(1000, 10 * S, Algorithm.FIXED_WINDOW)
+    owner, standby = Host("b", limit), Host("a", limit)
+    owner.start(100)
+    owner.copy_to(standby)
+    owner.now = standby.now = NOW + 9 * S
+    standby.cover("b")
+    refund(standby, 60)
+    owner.now = standby.now = NOW + 11 * S
+    standby.spend(3)
+
+    owner.pull(standby)
+
+    assert owner.used == 3
+
+
+def test_refunds_are_forgotten_after_a_period() -> None:
+    log = FallbackLog()
+    for number in range(40):
+        log.add_refunded(b"%d" % number, 1, 60 * S, NOW + number * S)
+
+    log.prune(lambda key: False, NOW + 80 * S)
+
+    assert log.unused_keys == [b"%d" % number for number in range(20, 40)]
+    assert log.refunded(b"19", NOW + 80 * S) == []
+
+
+def test_a_row_has_slots_before_refunds_and_every_reader_keeps_both() -> None:
+    limits = [Limit.of_ns(9, DAY), Limit.of_ns(9, DAY, Algorithm.CONCURRENCY)]
+    counts = Snapshot([b"k", b"s"], [[NOW // DAY, 3, 0], [7, DAY - S, 2]], limits, [0, 1], [])
+    log = FallbackLog()
+    log.add(b"k", 3, DAY, NOW)
+    log.add_refunded(b"k", 60, DAY, NOW)
+    log.grant(b"s", 7, 2, DAY, NOW)
+
+    rows = log_rows(log, counts, NOW)
+    received = FallbackLog()
+    add_logs(received, counts, rows, NOW)
+
+    assert rows == [[0, 3, 0, 0, 1, 0, 60, 0], [S, 2, 7, 0]]
+    assert received.row(b"k", NOW)[1::2] == [3]
+    assert received.refunded(b"k", NOW)[1::2] == [60]
+    assert [*received.slots(b"s")] == [7]
