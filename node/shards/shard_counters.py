@@ -71,6 +71,8 @@ def build_shard_counters(
         on_freed=subscriptions.end_denials,
         on_changed=changed.add,
         on_settled=lambda session, key, units: session.spent(key, units),
+        on_returned=lambda session, key, units: session.returned(key, units),
+        process_of=lambda session: session.process,
     )
     global_keys = GlobalKeys(engine, now, node.running.uptime)
     ownership = ShardOwnership(

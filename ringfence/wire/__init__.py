@@ -39,6 +39,7 @@ from ringfence.wire.messages.cluster_messages import (
     Stats,
 )
 from ringfence.wire.messages.lease_messages import (
+    UNKNOWN_LEASE,
     DenialRevoked,
     LeaseGrant,
     LeaseRecall,
@@ -139,6 +140,7 @@ __all__ = [
     "AskTakenOver",
     "AskThrottled",
     "LeaseRequest",
+    "UNKNOWN_LEASE",
     "LeaseRecall",
     "WindowCounts",
     "Copy",

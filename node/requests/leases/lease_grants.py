@@ -3,8 +3,9 @@
 The units of a lease are *held*: every decision on the key counts them as spent at that instant, and
 replicas contain them as spent. When the client reports what it spent, those units are charged at
 that time, and the other units become free. A lease that expires without a report is charged in
-full. So a unit counts from the start of its lease, and at least as long as a unit spent at the end
-of the lease. No algorithm admits more with leases than without.
+full; a late report refunds the unspent units. So a unit counts from the start of its lease, and at
+least as long as a unit spent at the end of the lease. No algorithm admits more with leases than
+without.
 
 Decides the amount, the borrower and the duration of leases. This module does no I/O: the call that
 recalls leases is injected.
@@ -20,7 +21,7 @@ from msgspec import Struct
 from ringfence.limiter import Algorithm, Code, Engine, Outcomes
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import Rule
-from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
+from ringfence.wire import UNKNOWN_LEASE, Batch, LeaseGrant, LeaseRequest, Op
 
 __all__ = ["Lender"]
 
@@ -38,6 +39,8 @@ _PART_OF_PERIOD = 20
 _SHORTEST_NS, _LONGEST_NS = 20_000_000, 1_000_000_000
 _ASK_AGAIN_NS = 100_000_000
 """Time until a client may ask again, when no units were lent."""
+_RETURNED_WITHIN_NS = 30_000_000_000
+"""Time after the end of a lease in which its unspent units may still be returned."""
 _NEVER_NS = 60_000_000_000
 """Time until a client may ask again, when the rules allow no lease."""
 
@@ -49,6 +52,10 @@ class _Lease(Struct, Generic[ClientT], frozen=True):
     key: bytes
     units: int
     until: int
+
+
+def _itself(client: object) -> object:
+    return client
 
 
 class Lender(Generic[ClientT]):
@@ -64,17 +71,25 @@ class Lender(Generic[ClientT]):
         on_freed: Callable[[Sequence[bytes]], None] | None = None,
         on_changed: Callable[[bytes], None] | None = None,
         on_settled: Callable[[ClientT, bytes, int], None] | None = None,
+        on_returned: Callable[[ClientT, bytes, int], None] | None = None,
+        process_of: Callable[[ClientT], object] = _itself,
     ) -> None:
         """`on_freed` is called with keys that have more units available, and `on_changed` with a
-        key whose lent units change. `on_settled` gets the units that a client was charged."""
+        key whose lent units change. `on_settled` gets the units that a client was charged, and
+        `on_returned` those that were refunded later. `process_of` returns the identity of a
+        client's process."""
         self._on_freed = on_freed
         self._on_changed = on_changed
-        self._on_settled = on_settled
+        self._on_settled, self._on_returned = on_settled, on_returned
+        self._process_of = process_of
         self._engine = engine
         self._rule_of = rule_of
         self._recall = recall
         self._next_number = first_lease
         self._leases: dict[int, _Lease[ClientT]] = {}
+        self._unreported: dict[int, _Lease[ClientT]] = {}
+        """Leases that ended a moment ago, and were charged in full, in the order of their ends."""
+        self._unreported_of_key: dict[bytes, dict[int, None]] = {}
         self._of_key: dict[bytes, dict[int, _Lease[ClientT]]] = {}
         self._lent_units: dict[bytes, int] = {}
         self._recalled: set[bytes] = set()
@@ -109,6 +124,8 @@ class Lender(Generic[ClientT]):
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
+        if batch.op is Op.RESET and self._unreported:
+            self._forget_unreported(batch.keys)
         lent_keys = self.lent_keys(batch.keys, now)
         if not lent_keys:
             return decide_batch(self._engine, batch, now)
@@ -179,17 +196,32 @@ class Lender(Generic[ClientT]):
         )
 
     def settle(self, client: ClientT, request: LeaseRequest, now: int) -> None:
-        """Charge the units that a client reports as spent from its ended leases."""
+        """Charge the units that a client reports as spent from its ended leases.
+
+        `UNKNOWN_LEASE` among them stands for all other leases of the key that the client's process
+        got: it did not receive these grants, so it spent no unit of them.
+        """
         self.expire(now)
-        for number, spent in zip(request.leases, request.spent, strict=True):
-            lease = self._leases.get(number)
-            if lease is not None and lease.client is client and lease.key == request.key:
-                used = min(spent, lease.units)
+        spent_of = dict(zip(request.leases, request.spent, strict=True))
+        if spent_of.pop(UNKNOWN_LEASE, None) is not None:
+            open_leases = self._of_key.get(request.key, {})
+            for number in [*open_leases, *self._unreported_of_key.get(request.key, ())]:
+                spent_of.setdefault(number, 0)
+        for number, spent in spent_of.items():
+            found = self._leases.get(number) or self._unreported.get(number)
+            if found is None or found.key != request.key:
+                continue
+            if self._process_of(found.client) != self._process_of(client):
+                continue
+            used = min(spent, found.units)
+            if number in self._leases:
                 if used:
-                    self._charge(lease, used, 0, now)
+                    self._charge(found, used, 0, now)
                 self._close(number)
-                if used < lease.units and self._on_freed is not None:
-                    self._on_freed([lease.key])
+            else:
+                self._refund_unspent(number, found.units - used, now)
+            if used < found.units and self._on_freed is not None:
+                self._on_freed([found.key])
 
     def recall(self, keys: Sequence[bytes]) -> None:
         """Ask clients to return the leases of keys. Units that they spend until then are
@@ -242,11 +274,45 @@ class Lender(Generic[ClientT]):
             if lease is not None:
                 self._charge(lease, lease.units, now - until, now)
                 self._close(number)
+                self._unreported[number] = lease
+                self._unreported_of_key.setdefault(lease.key, {})[number] = None
+        while self._unreported:
+            number, lease = next(iter(self._unreported.items()))
+            is_old = lease.until + _RETURNED_WITHIN_NS < now
+            if not is_old and len(self._unreported) <= _MAX_LEASES:
+                break
+            self._pop_unreported(number)
 
     def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
         if self._on_settled is not None:
             self._on_settled(lease.client, lease.key, units)
+
+    def _forget_unreported(self, keys: Sequence[bytes]) -> None:
+        """Forget the ended leases of keys whose counters lose all charged units."""
+        for key in keys:
+            for number in [*self._unreported_of_key.get(key, ())]:
+                self._pop_unreported(number)
+
+    def _pop_unreported(self, number: int) -> _Lease[ClientT]:
+        lease = self._unreported.pop(number)
+        of_key = self._unreported_of_key[lease.key]
+        del of_key[number]
+        if not of_key:
+            del self._unreported_of_key[lease.key]
+        return lease
+
+    def _refund_unspent(self, number: int, units: int, now: int) -> None:
+        """Refund units of a lease that was charged in full when it ended, because the client could
+        not report in time, for example while this process was suspended."""
+        lease = self._pop_unreported(number)
+        if units:
+            age_ns = max(0, now - lease.until)
+            self._engine.refund([lease.key], [units], [age_ns], (), (), (), now)
+            if self._on_changed is not None:
+                self._on_changed(lease.key)
+            if self._on_returned is not None:
+                self._on_returned(lease.client, lease.key, units)
 
     def _leases_of(self, key: bytes) -> Sequence[_Lease[ClientT]]:
         return [*self._of_key.get(key, {}).values()]

@@ -9,7 +9,7 @@ from itertools import islice
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.limiter.groups import carried
-from ringfence.wire import Batch, Results
+from ringfence.wire import Batch, Op, Results
 
 try:
     from node.requests.refunds._recent_charges import Charges, add_batch, add_units
@@ -70,6 +70,10 @@ class RefundLedger:
         if span is not None:
             add_units(self._charges, key, units, span, now)
             self._drop_oldest()
+
+    def returned(self, key: bytes, units: int) -> None:
+        """Remove units of a lease from those that `spent` added, because they were not spent."""
+        self.bound(Batch(Op.REFUND, [key], [units]))
 
     def bound(self, batch: Batch) -> int:
         """Reduce the costs of a batch of refunds to what was charged; return the units removed.

@@ -26,6 +26,10 @@ class Caller(Protocol):
         """Whether the connection of this client or member has ended."""
 
     @property
+    def process(self) -> object:
+        """Identity of the process that sends, which stays the same when it connects again."""
+
+    @property
     def unsent(self) -> int:
         """Number of bytes that were sent to the caller and not acknowledged."""
 
@@ -38,6 +42,10 @@ class Caller(Protocol):
     def spent(self, key: bytes, units: int) -> None:
         """Record units that this client has spent from a lease, because it may refund at most what
         it spent."""
+
+    def returned(self, key: bytes, units: int) -> None:
+        """Remove units of a lease from those that `spent` recorded, because the client has not
+        spent them."""
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Close the connection with an error code and a reason."""

@@ -166,6 +166,11 @@ class Session:
         return self._role is Role.NODE
 
     @property
+    def process(self) -> object:
+        """Identity of the process that sends, which stays the same when it connects again."""
+        return self if self._sender is None else self._sender.identity
+
+    @property
     def is_over(self) -> bool:
         """Whether this connection has ended."""
         return self._is_over
@@ -175,6 +180,12 @@ class Session:
         it spent."""
         if self._sender is not None and self._sender.ledger is not None:
             self._sender.ledger.spent(key, units)
+
+    def returned(self, key: bytes, units: int) -> None:
+        """Remove units of a lease from those that `spent` recorded, because the client has not
+        spent them."""
+        if self._sender is not None and self._sender.ledger is not None:
+            self._sender.ledger.returned(key, units)
 
     # -- authentication ------------------------------------------------------------------------
 

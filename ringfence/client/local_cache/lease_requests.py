@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from hashring import NodeId
 from ringfence import runtime
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.peering.link import Link
@@ -53,6 +54,7 @@ class LeaseRequests:
         link, asked_at = self._link_for(ask), self._transport.now()
         if link is None or not link.is_subscribed:
             self.leases.on_answer(ask, None, asked_at, None)
+            self._start_timer()
             return
 
         def on_reply(reply: object) -> None:
@@ -71,9 +73,12 @@ class LeaseRequests:
     def _link_for(self, ask: LeaseAsk) -> Link | None:
         link: object = ask.node
         routes = self._routes()
-        if link is None and routes is not None:
-            owner = routes.owner(ask.key)
-            link = None if owner is None else routes.targets.get(owner)
+        if routes is not None:
+            if link is None:
+                owner = routes.owner(ask.key)
+                link = None if owner is None else routes.targets.get(owner)
+            elif isinstance(link, Link) and not link.is_subscribed:
+                link = routes.targets.get(NodeId(link.name))  # The member may have a new link.
         return link if isinstance(link, Link) else None
 
     def _start_timer(self) -> None:

@@ -12,11 +12,11 @@ No I/O: a callback sends the requests, and the time is an argument.
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ringfence.client.decision import Decision
 from ringfence.limiter import Code
-from ringfence.wire import MAX_COST, LeaseGrant, OutcomeRow, Source
+from ringfence.wire import MAX_COST, UNKNOWN_LEASE, LeaseGrant, OutcomeRow, Source
 
 __all__ = ["Lease", "LeaseAsk", "Leases"]
 
@@ -31,6 +31,12 @@ _USED_SHARE = 0.75
 """Share of a lease's time in which it is used."""
 _RETRY_PAUSE = 0.1
 """Seconds without a request for a key, after no owner was available or a lease was recalled."""
+_FIRST_RETRY, _LONGEST_RETRY = 0.5, 8.0
+"""Seconds until the report of an ended lease is sent again without an answer; doubled each time."""
+_MOST_REPORTED = 16
+"""Leases in one report."""
+_REPORTED_WITHIN = 30.0
+"""Seconds in which the owner accepts the report of an ended lease."""
 _NEVER = float("-inf")
 _MAX_KEYS = 1024
 """Maximum number of keys that have a lease at the same time."""
@@ -87,6 +93,19 @@ class LeaseAsk(Struct, frozen=True):
     """Link to the node that lent the ending leases; None means the owner of the key."""
 
 
+class _Unreported(Struct):
+    """Ended leases of one key and node whose spent units the node may not know."""
+
+    key: bytes
+    node: Hashable
+    until: float
+    """Time after which the node does not accept the report."""
+    retry_at: float
+    pause: float = _FIRST_RETRY
+    spent: dict[int, int] = field(default_factory=dict)
+    """Spent units by number of the lease."""
+
+
 def _ignore_spent(key: bytes, checks: int) -> None:
     """Do nothing with the number of checks that a lease has decided."""
 
@@ -110,6 +129,8 @@ class Leases:
         self._paused_until: dict[bytes, float] = {}
         self._check_counts: Counter[bytes] = Counter()
         self._counted_until = float("-inf")
+        self._unreported: dict[tuple[bytes, Hashable], _Unreported] = {}
+        """Reports without an answer, by key and node."""
         self._has_ended = False
         """Whether all leases were given back, and no new one is used."""
         self.find = self._current.get
@@ -153,6 +174,14 @@ class Leases:
         """Use the answer to a lease request that was sent at `asked_at`; None means that there was
         no answer."""
         key = ask.key
+        if answer is None:
+            if ask.leases:
+                spent = dict(zip(ask.leases, ask.spent, strict=True))
+                self._add_unreported(key, ask.node, spent, asked_at)
+            if ask.want and node is not None:  # The node may have lent units.
+                self._add_unreported(key, node, {UNKNOWN_LEASE: 0}, asked_at)
+        elif ask.leases:
+            self._on_reported(key, ask.node, ask.leases)
         if not ask.want:
             return
         self._requested.discard(key)
@@ -191,15 +220,19 @@ class Leases:
                 self._give_back(leases)
 
     def drop_node(self, node: Hashable) -> None:
-        """Drop all leases from a node, because it can no longer recall them."""
+        """Drop all leases from a node, because it can no longer recall them. Their spent units are
+        reported when the node is connected again."""
         for held in (self._current, self._next):
             for key in [key for key, lease in held.items() if lease.node == node]:
-                self._report(held.pop(key))
+                lease = held.pop(key)
+                self._report(lease)
+                spent = {lease.number: lease.units - lease.left}
+                self._add_unreported(key, node, spent, lease.until)
         for key in [key for key in self._next if key not in self._current]:
             self._current[key] = self._next.pop(key)
 
     def tick(self, now: float) -> None:
-        """Return the leases whose time has ended."""
+        """Return the leases whose time has ended, and send reports without an answer again."""
         for held in (self._next, self._current):
             for lease in [lease for lease in held.values() if now >= lease.until]:
                 if self._current.get(lease.key) is lease:
@@ -207,6 +240,14 @@ class Leases:
                 else:
                     self._drop(lease)
                     self._give_back([lease])
+        for place, each in list(self._unreported.items()):
+            if now >= each.until:
+                del self._unreported[place]
+            elif now >= each.retry_at:
+                each.retry_at, each.pause = now + each.pause, min(2 * each.pause, _LONGEST_RETRY)
+                if UNKNOWN_LEASE not in each.spent or not self._holds(each.key):
+                    numbers, spent = tuple(each.spent), tuple(each.spent.values())
+                    self._send(LeaseAsk(each.key, 0, numbers, spent, each.node))
 
     def give_back_all(self) -> None:
         """Return all leases to their owners, also those that are requested now."""
@@ -219,7 +260,8 @@ class Leases:
     def next_deadline(self) -> float:
         """Return when `tick` must be called next; infinity without leases."""
         untils = [lease.until for held in (self._current, self._next) for lease in held.values()]
-        return min(untils, default=float("inf"))
+        retries = [each.retry_at for each in self._unreported.values()]
+        return min([*untils, *retries], default=float("inf"))
 
     def report(self) -> None:
         """Pass to `on_spent` the number of checks that leases have decided since the last
@@ -292,7 +334,7 @@ class Leases:
                 self._request(key, now)
 
     def _request(self, key: bytes, now: float, ended: Lease | None = None) -> None:
-        if now < self._paused_until.get(key, _NEVER):
+        if now < self._paused_until.get(key, _NEVER) or self._has_unknown_lease(key):
             if ended is not None:
                 self._give_back([ended])
             return
@@ -303,6 +345,45 @@ class Leases:
         else:
             spent = ended.units - ended.left
             self._send(LeaseAsk(key, want, (ended.number,), (spent,), ended.node))
+
+    def _add_unreported(
+        self, key: bytes, node: Hashable, spent: dict[int, int], ended_at: float
+    ) -> None:
+        place = key, node
+        if place not in self._unreported:
+            if len(self._unreported) >= _MAX_KEYS:
+                del self._unreported[next(iter(self._unreported))]
+            until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + _FIRST_RETRY
+            self._unreported[place] = _Unreported(key, node, until, retry_at)
+        known = self._unreported[place].spent
+        known.update({number: units for number, units in spent.items() if number not in known})
+        while len(known) > _MOST_REPORTED:
+            del known[next(iter(known))]
+
+    def _holds(self, key: bytes) -> bool:
+        return key in self._current or key in self._next or key in self._requested
+
+    def _has_unknown_lease(self, key: bytes) -> bool:
+        """Return whether a node may have granted a lease of a key without our knowledge.
+
+        Until it has answered the report of this lease, no other one is requested: it would take it
+        for the unknown one. If the node does not answer for a time, the report is dropped.
+        """
+        for place, each in list(self._unreported.items()):
+            if each.key == key and UNKNOWN_LEASE in each.spent:
+                if each.pause < _LONGEST_RETRY:
+                    return True
+                self._on_reported(*place, [UNKNOWN_LEASE])
+        return False
+
+    def _on_reported(self, key: bytes, node: Hashable, numbers: Sequence[int]) -> None:
+        """Drop the reports of leases that their node has answered."""
+        known = self._unreported.get((key, node))
+        if known is not None:
+            for number in numbers:
+                known.spent.pop(number, None)
+            if not known.spent:
+                del self._unreported[key, node]
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
         numbers = tuple(lease.number for lease in leases)

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 __all__ = [
+    "UNKNOWN_LEASE",
     "LeaseRequest",
     "LeaseRecall",
     "LeaseGrant",
@@ -26,6 +27,11 @@ class DenialRevoked(Struct, frozen=True):
 
     keys: list[bytes]
     """Empty for all keys that the sender has denied."""
+
+
+UNKNOWN_LEASE = (1 << 63) - 1
+"""Number that stands for all other leases of a key in a `LeaseRequest`. The process of the sender
+did not receive their grants, so it spent no unit of them."""
 
 
 class LeaseRequest(Struct, frozen=True):

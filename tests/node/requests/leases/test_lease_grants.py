@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from node.requests.leases.lease_grants import Lender
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.rules import adhoc_rule, encode_key
-from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
+from ringfence.wire import UNKNOWN_LEASE, Batch, LeaseGrant, LeaseRequest, Op
 
 LIMIT = Limit.of_ns(1000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
 RULE = adhoc_rule(LIMIT)
@@ -35,6 +35,8 @@ class Lending:
             on_freed=self.freed.extend,
             on_changed=self.changed.append,
             on_settled=lambda client, key, units: self.settled.append((client, units)),
+            on_returned=lambda client, key, units: self.settled.append((client, -units)),
+            process_of=lambda client: client.partition(":")[0],
         )
 
     def lend(self, want: int = 1000, client: str = "one", now: int = 0, **ended: int) -> LeaseGrant:
@@ -176,7 +178,7 @@ def test_a_lease_without_a_report_is_charged_at_its_end() -> None:
     assert (w.used(NS_PER_SECOND), len(w.lender)) == (100, 0)
     assert w.freed == []
     w.lend(want=0, lease_7=50, now=NS_PER_SECOND)
-    assert w.used(NS_PER_SECOND) == 100
+    assert w.used(NS_PER_SECOND) == 50
 
 
 def test_lent_units_are_not_shown_as_remaining_and_a_reset_recalls_them() -> None:
@@ -230,6 +232,91 @@ def test_the_keys_with_open_leases_and_their_end_are_known() -> None:
     assert w.lender.lent_keys([OTHER, w.key, w.key], NS_PER_SECOND + 4) == [w.key]
     assert w.lender.end_of([w.key]) == NS_PER_SECOND + 5
     assert w.lender.lent_keys([w.key], NS_PER_SECOND + 5) == []
+
+
+@pytest.mark.parametrize(
+    ("client", "lease", "late_s", "used"),
+    [
+        pytest.param("one", 7, 0, 30, id="same connection"),
+        pytest.param("one:again", 7, 29, 30, id="new connection"),
+        pytest.param("one:again", 7, 31, 100, id="too late"),
+        pytest.param("two", 7, 1, 100, id="other process"),
+        pytest.param("one", 8, 1, 100, id="unknown lease"),
+    ],
+)
+def test_a_late_report_refunds_the_unspent_units_of_a_lease(
+    client: str, lease: int, late_s: int, used: int
+) -> None:
+    w = Lending()
+    w.lend(want=100)
+    now = (1 + late_s) * NS_PER_SECOND
+    assert w.lender.lent_keys([w.key], NS_PER_SECOND) == []
+    w.changed.clear()
+
+    for _ in range(2):
+        w.lend(want=0, client=client, now=now, **{f"lease_{lease}": 30})
+
+    is_refunded = used == 30
+    assert w.used(now) == used
+    assert w.settled == [("one", 100)] + [("one", -70)] * is_refunded
+    assert w.changed == [w.key] * is_refunded
+    assert w.freed == [w.key] * is_refunded
+
+
+def test_a_new_connection_reports_the_open_leases_of_its_process() -> None:
+    w = Lending()
+    w.lend(want=100)
+    w.lend(want=0, client="one:again", lease_7=30)
+
+    assert (w.used(), len(w.lender)) == (30, 0)
+
+
+@pytest.mark.parametrize(("client", "used"), [("one:again", 30), ("two", 200)])
+@pytest.mark.parametrize("late_s", [0, 5])
+def test_an_unknown_lease_of_a_process_has_no_spent_units(
+    client: str, used: int, late_s: int
+) -> None:
+    w = Lending()
+    w.lend(want=100)
+    w.lend(want=100)
+    now = late_s * NS_PER_SECOND
+
+    w.lend(want=0, client=client, now=now, **{"lease_7": 30, f"lease_{UNKNOWN_LEASE}": 0})
+    w.lender.expire(now + NS_PER_SECOND)
+
+    assert w.used(now + NS_PER_SECOND) == used
+    assert len(w.lender) == 0
+
+
+def test_a_late_report_after_a_reset_refunds_nothing() -> None:
+    w = Lending()
+    w.lend(want=100)
+    w.lender.expire(NS_PER_SECOND)
+    w.ask(Op.RESET, now=2 * NS_PER_SECOND)
+    w.ask(Op.CHECK, 50, now=2 * NS_PER_SECOND)
+
+    w.lend(want=0, now=3 * NS_PER_SECOND, lease_7=30)
+
+    assert w.used(3 * NS_PER_SECOND) == 50
+
+
+def test_leases_without_a_report_are_forgotten_after_30_s() -> None:
+    w = Lending()
+    w.lend(want=100)
+    for second in (1, 32):
+        w.lender.expire(second * NS_PER_SECOND)
+
+    assert (w.lender._unreported, w.lender._unreported_of_key) == ({}, {})
+
+
+def test_a_late_report_of_a_lease_in_an_ended_window_refunds_nothing() -> None:
+    w = Lending()
+    w.lend(want=100, now=58 * NS_PER_SECOND)
+    w.lender.expire(59 * NS_PER_SECOND)
+    later = 62 * NS_PER_SECOND
+    w.lend(want=0, now=later, lease_7=30)
+
+    assert w.used(later) == 0
 
 
 def test_lent_units_of_a_transferred_key_are_charged() -> None:

@@ -2,7 +2,7 @@ from ringfence.client.local_cache.leases import Leases
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Limit
 from ringfence.rules import adhoc_rule
-from ringfence.wire import LeaseGrant
+from ringfence.wire import UNKNOWN_LEASE, LeaseGrant
 
 KEY = b"hot-key!"
 SECOND = 10**9
@@ -151,6 +151,117 @@ def test_what_a_lost_owner_lent_is_spent_no_more():
     assert w.spend() == [False]
     assert w.reported() == []
     assert len(w.leases) == 0
+
+
+def test_the_lease_of_a_lost_owner_is_reported_until_the_owner_answers():
+    w = World()
+    w.borrow(units=100)
+    w.spend(7)
+    w.leases.drop_node("owner")
+    assert w.leases.next_deadline() == w.now + 1.25
+
+    sent_at = []
+    for _ in range(200):
+        before = len(w.asks)
+        w.leases.tick(w.now)
+        if len(w.asks) > before:
+            sent_at.append(w.now + 1e6)
+            assert (w.asks[-1].want, w.asks[-1].node) == (0, "owner")
+            answer = LeaseGrant(1, 0, 0, SECOND, 0, 0, 0) if len(sent_at) == 4 else None
+            w.leases.on_answer(w.asks[-1], "owner", w.now, answer)
+        w.now += 0.25
+
+    assert sent_at == [1.25, 1.75, 2.75, 4.75]
+    assert w.reported() == [((1,), (7,))] * 4
+    assert w.leases.next_deadline() == float("inf")
+
+
+def test_the_lease_of_an_owner_that_does_not_return_is_reported_for_30_s():
+    w = World()
+    w.borrow(units=100)
+    w.leases.drop_node("owner")
+    for _ in range(200):
+        w.leases.tick(w.now)
+        w.now += 0.25
+
+    assert len(w.reported()) == 7
+    assert w.leases.next_deadline() == float("inf")
+
+
+def test_a_report_without_an_answer_is_sent_again():
+    w = World()
+    w.borrow(units=100)
+    w.spend(7)
+    w.leases.recall("owner", [KEY], w.now)
+    w.leases.on_answer(w.asks[-1], "owner", w.now, None)
+    w.now += 0.5
+    w.leases.tick(w.now)
+
+    assert w.reported() == [((1,), (7,))] * 2
+
+
+def test_a_lease_whose_grant_was_lost_is_reported_as_unspent_before_the_next_request():
+    w = World()
+    w.spend(16)
+    w.leases.on_answer(w.asks[-1], "owner", w.now, None)
+    w.now += 0.25
+    w.spend(16)
+    asked = len(w.asks)
+    w.now += 0.25
+    w.leases.tick(w.now)
+    sent = w.asks[asked:]
+    w.leases.on_answer(sent[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
+    w.spend(16)
+
+    assert asked == 1
+    assert [(ask.want, ask.leases, ask.spent) for ask in sent] == [(0, (UNKNOWN_LEASE,), (0,))]
+    assert w.asks[-1].want == 64
+
+
+def test_no_unknown_lease_is_reported_while_another_lease_of_the_key_is_held():
+    w = World()
+    w.borrow(units=100)
+    w.spend(60)
+    ask = w.asks[-1]
+    assert ask.want == 256
+    w.leases.on_answer(ask, "owner", w.now, None)
+    for _ in range(3):
+        w.now += 0.5
+        w.leases.tick(w.now)
+        w.spend(2)
+
+    held, reported = w.reported()[:1], w.reported()[1:]
+    assert held == [((1,), (62,))]
+    assert reported == [((UNKNOWN_LEASE,), (0,))]
+
+
+def test_leases_are_requested_again_when_no_node_answers_the_report_of_an_unknown_one():
+    w = World()
+    w.spend(16)
+    w.leases.on_answer(w.asks[-1], "owner", w.now, None)
+    wanted = []
+    for _ in range(80):
+        w.now += 0.25
+        w.leases.tick(w.now)
+        before = len(w.asks)
+        w.spend(8)
+        wanted += [ask.want for ask in w.asks[before:]]
+
+    assert wanted == [64]
+
+
+def test_unanswered_reports_are_bounded():
+    w = World()
+    for number in range(2000):
+        key = KEY + b"%d" % number
+        w.leases.count_all([key] * 4, w.now)
+        w.lend(number=number)
+        w.leases.drop_node("owner")
+    w.now += 2.0
+    before = len(w.asks)
+    w.leases.tick(w.now)
+
+    assert len(w.asks) - before == 1024
 
 
 def test_a_decision_by_lease_shows_the_remaining_units():
