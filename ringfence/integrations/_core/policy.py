@@ -191,7 +191,7 @@ class Policy:
         ask = _without_slots(spent.ask, spent.decision)
         if ask is None:
             return None  # A refund would free a slot of another request.
-        # A decision of the failure policy was not counted, so nothing is held.
+        # No node confirmed a decision of the failure policy, so nothing is held.
         held = actual = 0 if spent.decision.source in BY_POLICY else spent.cost
         deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
         if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
