@@ -144,7 +144,8 @@ class Dispatcher:
         an error if no node decided it."""
         if self._raise_on_outage and decision.source in BY_POLICY:
             matches = target.match(self._decider.rules)
-            raise self._undecided([match.key for match in matches if match is not None])
+            keys = [match.key for match in matches if match is not None]
+            raise self._undecided(keys, len(keys))
         decisions = [decision]
         await self._retry_unknown(Op.CHECK, [target], [cost], timeout, decisions)
         return decisions[0]
@@ -275,13 +276,20 @@ class Dispatcher:
         if batch.op is Op.CHECK:
             every = charged(results, range(len(batch)))
             self._decider.refund(batch, every, results, asked_at)
-        raise refusal or self._undecided(batch.keys)
+        if refusal is not None:
+            raise refusal
+        rows = zip(batch.keys, results.sources, strict=True)
+        raise self._undecided([key for key, source in rows if source in _BY_POLICY], len(batch))
 
-    def _undecided(self, keys: Sequence[bytes]) -> RingfenceError:
+    def _undecided(self, keys: Sequence[bytes], total: int) -> RingfenceError:
+        """Create the error for the checks that no node decided, by their keys, of `total`
+        checks."""
         who, home = "no node of the cluster", self._home_of(keys)
         if home:
             who = f"no node of data center {home!r}, the home of this rule,"
-        return self._outage(f"{who} decided {len(keys)} check(s) in time", keys)
+        part = f"{len(keys)} of " if len(keys) < total else ""
+        checks = "check" if total == 1 else "checks"
+        return self._outage(f"{who} decided {part}{total} {checks} in time", keys)
 
     def _home_of(self, keys: Sequence[bytes]) -> str:
         """Return the data center that decides all these keys by their rules; empty without one."""

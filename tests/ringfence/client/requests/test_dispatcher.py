@@ -22,6 +22,7 @@ class Elsewhere:
         self._engine = Engine(max_keys=1000)
         self._engine.set_rules(engine_rules(held.rules()))
         self.is_lost = False
+        self.lost_rows = (0,)
         self.denial = None
         self.knows_rules = True
         self.on_failure = OnFailure.ALLOW
@@ -34,7 +35,8 @@ class Elsewhere:
             decide_batch(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch)
         )
         if self.is_lost:
-            verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
+            for row in self.lost_rows:
+                verdicts.put(row, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
         verdicts.refusal = self.denial
         return verdicts
 
@@ -166,7 +168,7 @@ async def test_an_outage_is_a_decision_unless_asked_otherwise():
     strict = Limiter(decider, raise_on_outage=True)
     for call in (strict.check("d", {"user": "a"}), strict.peek("d", {"user": "a"})):
         with pytest.raises(
-            PeerUnavailable, match=r"decided 1 check\(s\) .* \(asked 10.0.0.1:7101, 10.0"
+            PeerUnavailable, match=r"decided 1 check in time \(asked 10.0.0.1:7101, 10.0"
         ) as e:
             await call
         assert e.value.addresses == (("10.0.0.1", 7101), ("10.0.0.2", 7101))
@@ -186,8 +188,24 @@ async def test_an_outage_of_a_home_rule_names_the_home():
             PeerUnavailable, match="no node of data center 'eu', the home of this rule, decided 1"
         ):
             await call
-    with pytest.raises(PeerUnavailable, match="no node of the cluster decided 2"):
+    decider.lost_rows = (0, 1)
+    with pytest.raises(PeerUnavailable, match="no node of the cluster decided 2 checks"):
         await strict.check("d", [{"paid": "a"}, {"user": "a"}])
+
+
+async def test_a_partial_outage_states_how_many_checks_were_not_decided_and_refunds_the_others():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider.is_lost, decider.lost_rows = True, (0, 2)
+    strict = Limiter(decider, raise_on_outage=True)
+    users = [{"user": user} for user in "abc"]
+
+    with pytest.raises(PeerUnavailable, match="decided 2 of 3 checks in time"):
+        await strict.check_many("d", users)
+    with pytest.raises(PeerUnavailable, match="decided 2 of 3 checks in time"):
+        await strict.check("d", users)
+
+    decider.is_lost = False
+    assert await left(strict, user="b") == 5
 
 
 async def test_an_outage_by_rejection_raises_its_reason():
