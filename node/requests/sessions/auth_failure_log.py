@@ -32,5 +32,9 @@ class AuthFailureLog:
             if len(self._logged_at) >= _MAX_NAMES:
                 return
         self._logged_at[identity] = now
+        host, port = address[:2]
+        if hello.role is not Role.NODE and not hello.credential:
+            logger.warning("refused a client without a token at %s:%d", host, port)
+            return
         what = "cluster key or cluster name" if hello.role is Role.NODE else "token"
-        logger.warning("refused unknown or wrong %s of %r at %s:%d", what, hello.name, *address[:2])
+        logger.warning("refused unknown or wrong %s of %r at %s:%d", what, hello.name, host, port)

@@ -9,8 +9,8 @@ SECOND = 10**9
 AT = ("192.0.2.1", 5000)
 
 
-def client(name: str) -> Hello:
-    return Hello(Role.CLIENT, name, b"", 1)
+def client(name: str, secret: bytes = b"wrong") -> Hello:
+    return Hello(Role.CLIENT, name, secret, 1)
 
 
 def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -29,6 +29,14 @@ def test_rejected_tokens_and_nodes_are_logged_with_name_and_address(
         "refused unknown or wrong token of 'app' at 192.0.2.1:5000",
         "refused unknown or wrong cluster key or cluster name of 'b' at 192.0.2.1:5000",
     ]
+
+
+def test_a_client_without_a_token_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    log = AuthFailureLog()
+
+    log.log(client("anonymous", b""), AT, 0)
+
+    assert reported(caplog) == ["refused a client without a token at 192.0.2.1:5000"]
 
 
 def test_a_name_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
