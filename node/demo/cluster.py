@@ -66,7 +66,7 @@ class DemoCluster(Struct, frozen=True):
 
     def missing(self) -> list[str]:
         """Return the nodes that do not yet see all other nodes."""
-        everybody = f"view of {len(self.processes)} members".encode()
+        everybody = f"view of {len(self.processes)} member".encode()
         return [name for name in self.processes if everybody not in self.logs[name].read_bytes()]
 
     def assert_running(self) -> None:

@@ -33,6 +33,8 @@ Resolve = Callable[[], Awaitable[Sequence[Address]]]
 _CLOCK_EVERY = 1.0
 """Seconds between two looks at a suspect clock."""
 _RESOLVE_EVERY = 30.0
+_MAX_LOGGED = 20
+"""Maximum number of members that a log line names."""
 
 
 class ClusterView:
@@ -218,7 +220,7 @@ class ClusterView:
         if view != self.view:
             self.view = view
             names = [member.name for member in view.members]
-            logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
+            logger.info("%s", _described(names))
         self._shards.cross_dc.set_view(view, placement, self._membership.datacenters_left)
         self.route()
         self._view_digest = digest
@@ -325,6 +327,12 @@ def state_of(record: Record) -> str:
     """Return the state of a member in the form that operators see."""
     is_forwarding = record.forward_only and record.status in (Status.ALIVE, Status.SUSPECT)
     return "forwarding" if is_forwarding else record.status.name.lower()
+
+
+def _described(names: Sequence[str]) -> str:
+    """Describe the members of a view by at most 20 of their names."""
+    count = f"view of {len(names)} member{'' if len(names) == 1 else 's'}"
+    return f"{count}: {', '.join(names[:_MAX_LOGGED])}" if names else count
 
 
 def log_change(change: Changed) -> None:

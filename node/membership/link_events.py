@@ -5,7 +5,9 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from node.membership.peer_links import PeerLinks
-from ringfence.peering.link import Link
+from ringfence.errors import PeerUnavailable
+from ringfence.peering.link import Link, PeerLeaving
+from ringfence.transport.addresses import format_address
 
 __all__ = ["LinkEvents"]
 
@@ -33,23 +35,37 @@ class LinkEvents:
         loads its own rules."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Log that a member became reachable or was lost; a lost member is probed immediately.
+        """Log that a member became reachable, leaves or was lost; the last two are probed
+        immediately.
 
         A member has up to three links. What is known from another one is logged at level debug.
         """
-        host, port = link.address
+        where = format_address(link.address)
         if reachable:
             is_known = self._links.has_link_to(link.address, other_than=link)
             is_news = link in self._lost_links or not is_known
             for other in [each for each in self._lost_links if each.address == link.address]:
                 del self._lost_links[other]
             level = logging.INFO if is_news else logging.DEBUG
-            logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
+            logger.log(level, "peer %s at %s is within reach", link.name, where)
         else:
-            reason, kind = link.refusal or "it does not answer", type(link.refusal)
-            known = [(other.address, why) for other, why in self._lost_links.items()]
-            level = logging.DEBUG if (link.address, kind) in known else logging.WARNING
-            self._lost_links[link] = kind
-            logger.log(level, "peer at %s:%d is lost: %s", host, port, reason)
+            self._log_loss(link, where)
             if link.name:
                 self._report_unreachable(link.name)
+
+    def _log_loss(self, link: Link, where: str) -> None:
+        """Log why a link was lost; a graceful leave of its member is no warning."""
+        is_leaving = isinstance(link.refusal, PeerLeaving)
+        # Attempts to connect to a member fail after it has left; this is no further event.
+        kind = PeerUnavailable if is_leaving else type(link.refusal)
+        known = [(other.address, why) for other, why in self._lost_links.items()]
+        level = logging.INFO if is_leaving else logging.WARNING
+        if (link.address, kind) in known:
+            level = logging.DEBUG
+        self._lost_links[link] = kind
+        peer = f"peer {link.name}" if link.name else "peer"
+        if is_leaving:
+            logger.log(level, "%s at %s is leaving", peer, where)
+            return
+        reason = str(link.refusal or "it does not answer").removeprefix(f"{where}: ")
+        logger.log(level, "%s at %s is lost: %s", peer, where, reason)

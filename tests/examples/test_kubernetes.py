@@ -193,7 +193,7 @@ def test_the_command_starts_a_node_and_the_pre_stop_hook_makes_it_leave(tmp_path
         )
     try:
         deadline = time.monotonic() + 60
-        while "view of 1 members" not in log.read_text("utf-8"):
+        while "view of 1 member" not in log.read_text("utf-8"):
             assert node.poll() is None, log.read_text("utf-8")
             assert time.monotonic() < deadline, log.read_text("utf-8")
             time.sleep(0.02)

@@ -120,7 +120,7 @@ def test_the_node_of_the_unit_reloads_on_sighup_and_leaves_on_sigterm(tmp_path: 
         )
     try:
         assert systemd.recv(100) == b"READY=1"
-        wait_for(log, "view of 1 members", node)
+        wait_for(log, "view of 1 member", node)
         (rules / "late.yaml").write_text(LATE_RULES, "utf-8")
         node.send_signal(signal.SIGHUP)
         wait_for(log, "in force, 1 in all", node)

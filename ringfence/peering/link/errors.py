@@ -6,12 +6,16 @@ from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.wire import ErrorCode
 
-__all__ = ["CertificateExpired", "error_of"]
+__all__ = ["CertificateExpired", "PeerLeaving", "error_of"]
 
 
 class CertificateExpired(PeerUnavailable):
     """Error for a member's certificate that is not valid at this time; the member counts as
     down."""
+
+
+class PeerLeaving(PeerUnavailable):
+    """Error for a member that leaves the cluster gracefully."""
 
 
 def error_of(code: int, reason: str, address: Address, *, has_credential: bool) -> RingfenceError:
@@ -31,5 +35,7 @@ def error_of(code: int, reason: str, address: Address, *, has_credential: bool) 
             return UntrustedPeer(reason)
         case TransportCode.CERTIFICATE_EXPIRED:
             return CertificateExpired(reason)
+        case ErrorCode.DRAINING:
+            return PeerLeaving(reason)
         case _:
             return PeerUnavailable(reason)

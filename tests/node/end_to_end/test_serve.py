@@ -73,7 +73,7 @@ class NodeProcess:
 
     def wait_to_see(self, count: int) -> None:
         """Wait until the node has this many members in its view."""
-        until(lambda: f"view of {count} members" in self.log or self.process.poll() is not None)
+        until(lambda: f"view of {count} member" in self.log or self.process.poll() is not None)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -363,6 +363,20 @@ def test_a_view_is_logged_when_it_changes_with_at_most_20_names(
     assert views == [f"view of 22 members: {listed}"]
 
 
+def test_a_view_of_one_member_and_an_empty_view_are_logged_in_plain_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    caplog.set_level(logging.INFO, "ringfence.node")
+    world.receive(B)
+    world.receive(replace(B, status=Status.LEFT))
+    world.driver.leave()
+    world.driver.left()
+
+    views = [r.getMessage() for r in caplog.records if r.getMessage().startswith("view")]
+    assert views == ["view of 2 members: b, me", "view of 1 member: me", "view of 0 members"]
+
+
 def test_only_a_node_that_leaves_the_ring_because_of_suspicions_logs_that(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from node.membership.link_events import LinkEvents
 from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.peering.link import PeerLeaving
 
 
 class FakeLink:
@@ -61,7 +62,7 @@ def test_a_lost_member_is_logged_and_probed_and_its_return_is_news(
 
     assert events.report(link, reachable=False) == (
         "WARNING",
-        "peer at 10.0.0.2:7101 is lost: it does not answer",
+        "peer b at 10.0.0.2:7101 is lost: it does not answer",
     )
     assert events.unreachable == ["b"]
     assert events.report(link, reachable=True)[0] == "INFO"
@@ -84,6 +85,33 @@ def test_several_lost_links_to_a_member_are_logged_once_for_each_reason(
     assert events.unreachable == ["b", "b", "b", "c"]
     events.report(first, reachable=True)
     assert events.report(first, reachable=False)[0] == "WARNING"
+
+
+def test_a_leaving_member_is_no_warning_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events = Events(caplog)
+    leaving = PeerLeaving("10.0.0.2:7101: node b is leaving")
+    links = [FakeLink(refusal=leaving), FakeLink(refusal=leaving)]
+    later = FakeLink(refusal=PeerUnavailable("10.0.0.2:7101: no process listens"))
+
+    assert events.report(links[0], reachable=False) == (
+        "INFO",
+        "peer b at 10.0.0.2:7101 is leaving",
+    )
+    assert events.report(links[1], reachable=False)[0] == "DEBUG"
+    assert events.report(later, reachable=False)[0] == "DEBUG"
+    assert events.unreachable == ["b", "b", "b"]
+
+
+def test_a_reason_does_not_repeat_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events(caplog)
+
+    _, text = events.report(
+        FakeLink(refusal=PeerUnavailable("10.0.0.2:7101: it sent no welcome")), reachable=False
+    )
+
+    assert text == "peer b at 10.0.0.2:7101 is lost: it sent no welcome"
 
 
 def test_a_lost_address_without_a_member_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from ringfence.errors import AccessDenied, PeerUnavailable, UntrustedPeer
-from ringfence.peering.link.errors import CertificateExpired, error_of
+from ringfence.peering.link.errors import CertificateExpired, PeerLeaving, error_of
 from ringfence.transport.close_reason import TransportCode
 from ringfence.wire import ErrorCode
 
@@ -15,6 +15,7 @@ THERE = ("node", 7101)
         (ErrorCode.NOT_PERMITTED, AccessDenied),
         (TransportCode.CERTIFICATE, UntrustedPeer),
         (TransportCode.CERTIFICATE_EXPIRED, CertificateExpired),
+        (ErrorCode.DRAINING, PeerLeaving),
         (ErrorCode.OVERLOADED, PeerUnavailable),
         (9999, PeerUnavailable),
     ],
