@@ -244,9 +244,10 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
     if json_:
         as_json(decision_row(decision) | {"node": answer.node})
     elif done and decision.rule is not None:
-        if cost and decision.refunded == 0:
-            done = f"{done} nothing, because no units were spent, or the token may not refund them"
-        click.echo(f"{done}: {room_left(decision)}")
+        if done == _DONE["charge"] and not decision.allowed:
+            click.echo(f"charged beyond the limit: {room_left(decision)}; {_debt(decision)}")
+        else:
+            click.echo(f"{_what_was_done(decision, cost, done)}: {room_left(decision)}")
     elif decision.source is Source.NO_RULE:
         click.echo(f"allowed: {_why_free(answer)}")
     elif decision.allowed:
@@ -265,6 +266,24 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
         click.echo(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")
     if not (decision.allowed or done):
         raise SystemExit(1)
+
+
+def _what_was_done(decision: Decision, cost: int, done: str) -> str:
+    """Describe an operation that is never denied, with the units that a refund gave back."""
+    units = decision.refunded
+    if units is None or not cost:
+        return done
+    if not units:
+        return f"{done} nothing, because no units were spent, or the token may not refund them"
+    part = f"{units} of {cost}" if units < cost else str(units)
+    return f"{done} {part} {'unit' if cost == 1 else 'units'}"
+
+
+def _debt(decision: Decision) -> str:
+    """Describe for how long an overdrawn limit denies checks."""
+    if decision.retry_after is None:
+        return "the limit admits nothing"
+    return f"checks are denied for {decision.retry_after:.3f} s, until the debt is repaid"
 
 
 def room_left(decision: Decision) -> str:

@@ -101,12 +101,14 @@ def test_peek_spends_nothing_refund_returns_units_and_reset_needs_its_scope(
     again = run("check", "api", name, "--refund", "--json", *other)
     peek = run("check", "api", name, "--peek", *to)
     refund = run("check", "api", name, "--refund", "--cost", "2", *to)
+    partial = run("check", "api", name, "--refund", "--cost", "4", *to)
     reset = run("check", "api", name, "--reset", *to)
 
     assert again.row["refunded"] == 0
     assert ignored.out.startswith("refunded nothing, because no units were spent, or the token")
     assert peek.status == 1
-    assert (refund.status, refund.out) == (0, "refunded: 2 left of 5/year fixed_window\n")
+    assert (refund.status, refund.out) == (0, "refunded 2 units: 2 left of 5/year fixed_window\n")
+    assert partial.out == "refunded 3 of 4 units: 5 left of 5/year fixed_window\n"
     assert "lacks the scope 'reset'" in refused(reset)
 
 
@@ -119,7 +121,11 @@ def test_a_charge_beyond_the_limit_is_counted_and_reported(
     denied = run("check", "api", name, *to)
 
     assert (within.status, within.out) == (0, "charged: 1 left of 5/year fixed_window\n")
-    assert (beyond.status, beyond.out) == (0, "charged: 0 left of 5/year fixed_window\n")
+    assert beyond.status == 0
+    assert beyond.out.startswith(
+        "charged beyond the limit: 0 left of 5/year fixed_window; checks are denied for "
+    )
+    assert beyond.out.endswith(" s, until the debt is repaid\n")
     assert denied.status == 1
 
 
