@@ -1,6 +1,7 @@
 """`ringfence check`: send one check to a running cluster."""
 
 import difflib
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -199,8 +200,16 @@ def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str
         words[0] += f" and {len(places) - _MAX_PLACES} more"
     known = known_paths(rules, domain)
     for each in descriptors:
-        if path := in_another_order(known, [key for key, _ in each.entries]):
-            words.append(f"the order of the keys counts: did you mean {path!r}?")
+        path = tuple(key for key, _ in each.entries)
+        if ordered := in_another_order(known, path):
+            words.append(f"the order of the keys counts: did you mean {ordered!r}?")
+        elif path not in known and all((key,) in known for key in path):
+            first, *others = [shlex.quote(f"{key}={value}") for key, value in each.entries]
+            separate = " ".join([first, *(f"-d {other}" for other in others)])
+            words.append(
+                f"one descriptor with {' and '.join(path)} needs a nested rule "
+                f"{' > '.join(path)!r}; to send a descriptor for each key, write {separate}"
+            )
     for key in {key: None for each in descriptors for key, _ in each.entries if key not in keys}:
         close = difflib.get_close_matches(key, keys, 1)
         if close:

@@ -232,6 +232,20 @@ def test_keys_in_the_wrong_order_are_reported_with_the_right_order(
     assert result.out.endswith("; the order of the keys counts: did you mean 'client > path'?\n")
 
 
+def test_keys_of_sibling_rules_in_one_descriptor_are_reported_with_the_option_for_two(
+    run: Run, cluster: DemoCluster
+) -> None:
+    result = run("check", "api", "client=x", "watched=a b", "--cluster", cluster.url)
+    nested = run("check", "api", "client=x", "path=/a", "colour=red", "--cluster", cluster.url)
+
+    assert result.status == 0
+    assert result.out.endswith(
+        "; one descriptor with client and watched needs a nested rule 'client > watched'; "
+        "to send a descriptor for each key, write client=x -d 'watched=a b'\n"
+    )
+    assert "one descriptor with" not in nested.out
+
+
 def test_a_cost_over_the_limit_is_denied_permanently(
     run: Run, cluster: DemoCluster, name: str
 ) -> None:
