@@ -40,6 +40,8 @@ _SECRET = re.compile("[0-9A-Fa-f]{8,}|[0-9A-Za-z_-]{24,}")
 """Pattern of a part of a secret, also of a mistyped one."""
 _PORT_ALONE = re.compile("[0-9]{1,5}")
 """Pattern of a port without a host. A number is never a host, although IPv4 permits that form."""
+_IPV6_AND_PORT = re.compile("(.*::.*):([1-9][0-9]{3})")
+"""Pattern of a shortened IPv6 address that may end in a port."""
 _LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
@@ -143,7 +145,11 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     if _PORT_ALONE.fullmatch(host):
         host, port = _LOOPBACK, host
     elif host.startswith("["):
-        host, _, rest = host[1:].partition("]")
+        host, bracket, rest = host[1:].partition("]")
+        if not bracket:
+            raise ConfigError(
+                f"address must have a closing bracket, got {text!r}; write [::1]:7101"
+            )
         if rest:
             port = rest[1:] if rest.startswith(":") else f"{rest} without a colon"
     elif host.count(":") == 1:
@@ -151,6 +157,11 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     elif host.count(":") > 1 and not _is_ip(host):
         raise ConfigError(
             f"address must have an IPv6 address in brackets, got {text!r}; write [::1]:7101"
+        )
+    elif (before := _IPV6_AND_PORT.fullmatch(host)) and _is_ip(before[1]):
+        raise ConfigError(
+            f"IPv6 address with a port must be in brackets, got {text!r}; write "
+            f"[{before[1]}]:{before[2]}, or [{host}] if the last number is no port"
         )
     if not host:
         raise ConfigError(f"address must name a host, got {text!r}; write HOST:PORT")

@@ -69,6 +69,10 @@ def test_ipv6_seeds_stand_in_brackets_beside_others():
         ("::1", ("::1", DEFAULT_PORT)),
         ("[::1]", ("::1", DEFAULT_PORT)),
         ("[::1]:0", ("::1", 0)),
+        ("[::1:7201]", ("::1:7201", DEFAULT_PORT)),
+        ("::7201", ("::7201", DEFAULT_PORT)),
+        ("fe80::1:a", ("fe80::1:a", DEFAULT_PORT)),
+        ("1:2:3:4:5:6:7:8000", ("1:2:3:4:5:6:7:8000", DEFAULT_PORT)),
     ],
 )
 def test_a_single_address_is_host_and_port(text, address):
@@ -92,6 +96,11 @@ def test_a_single_address_is_host_and_port(text, address):
         ("ringfence://a:1#b", "port must be a number from 0 to 65535, got '1#b'"),
         ("ringfence://[::1]7101", "port must be a number"),
         ("ringfence://::zz:1", "must have an IPv6 address in brackets"),
+        ("ringfence://[::1", "must have a closing bracket, got '[::1'"),
+        ("ringfence://[::1,a:1", "must have a closing bracket, got '[::1'"),
+        ("ringfence://a:1,[::1", "must have a closing bracket, got '[::1'"),
+        ("ringfence://::1:7201", "must be in brackets, got '::1:7201'; write [::1]:7201, or"),
+        ("ringfence://a:1,fe80::1:7201", "write [fe80::1]:7201, or [fe80::1:7201] if"),
         ("ringfence://a?colour=red", "unknown option 'colour'; known are ca, datacenter"),
         ("ringfence://a?tokenfile=a", "unknown option 'tokenfile'; did you mean 'token_file'?"),
         ("ringfence://a?ca=", "option 'ca' must have a value"),
