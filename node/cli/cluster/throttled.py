@@ -35,6 +35,8 @@ __all__ = ["throttled"]
 _TIMEOUT = 5.0
 _LONGEST_ANSWER = 4 << 20
 _AT_ONCE = 16
+_PLAIN_HTTP = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""Errors of TLS when the other side sends plain HTTP; the name depends on the OpenSSL version."""
 
 
 class _Key(msgspec.Struct):
@@ -278,13 +280,20 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
         ) from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
-        raise PeerUnavailable(
-            f"{place}: no answer: {reason}; is the node running, with --http at this address?"
-        ) from error
+        raise PeerUnavailable(f"{place}: no answer: {reason}; {_remedy(reason)}") from error
     except (InvalidURL, ValueError) as error:
         raise ConfigError(f"{place!r} must be a URL: {masked(str(error))}") from error
     except HTTPException as error:
         raise RemoteProtocolError(f"{place}: the reply must be HTTP: {error!r}") from error
+
+
+def _remedy(reason: object) -> str:
+    """Suggest what to change when no node answered, by the reason of the failure."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return "give the cluster's ca.pem with --ca"
+    if isinstance(reason, ssl.SSLError) and reason.reason in _PLAIN_HTTP:
+        return "the port answers without TLS: write http:// instead of https://"
+    return "is the node running, with --http at this address?"
 
 
 def _reason(error: HTTPError) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from node.cli.cluster.throttled import _key_of, throttled
+from node.config.key_files import write_keys
 from node.metrics.denied_keys import DeniedKey
 from ringfence.errors import RingfenceError
 from ringfence.rules import Descriptor
@@ -204,6 +206,37 @@ def test_a_url_that_is_not_of_an_admin_port_is_reported(serve: Serve, body: byte
 
 def test_a_node_that_does_not_answer_is_reported() -> None:
     assert "http://127.0.0.1:9: no answer" in error_of("http://127.0.0.1:9")
+
+
+def test_https_at_a_port_without_tls_is_reported_with_the_right_scheme(serve: Serve) -> None:
+    url = serve(report_of("a")).replace("http://", "https://")
+
+    message = error_of(url)
+
+    assert f"{url}: no answer: [SSL" in message
+    assert message.endswith("; the port answers without TLS: write http:// instead of https://")
+
+
+def test_a_certificate_of_an_unknown_authority_is_reported_with_the_option_for_it(
+    tmp_path: Path,
+) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 30, ["a"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*[tmp_path / "keys" / "nodes" / f"a.{end}" for end in ("pem", "key")])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):  # The client ends the handshake.
+                context.wrap_socket(connection, server_side=True).close()
+
+        thread = Thread(target=answer)
+        thread.start()
+        message = error_of(f"https://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+    assert "CERTIFICATE_VERIFY_FAILED" in message
+    assert message.endswith("; give the cluster's ca.pem with --ca")
 
 
 def test_a_reply_that_is_not_http_is_refused() -> None:
