@@ -22,6 +22,7 @@ from node.config.certificates import expiry_of, load_node_tls
 from node.config.discovery import Discovery
 from node.config.key_changes import changes_between
 from node.config.settings import NodeSettings
+from node.metrics.eviction_log import EvictionLog, watch_evictions
 from node.node import Node
 from node.supervisor.systemd import notify_systemd
 from ringfence.errors import ConfigError
@@ -103,6 +104,9 @@ async def serve(
                 nursery.start_soon(
                     node.containment.supervise, "expiry", warn_daily, reload.expiries, _now
                 )
+            evictions = EvictionLog(settings.name, settings.max_keys, settings.max_bytes)
+            watch = partial(watch_evictions, evictions, lambda: node.shards.engine.evicted)
+            nursery.start_soon(node.containment.supervise, "evictions", watch)
             nursery.start_soon(_handle_signals, signals, node, read_keys, request_reload)
             if rulebook is not None:
                 interval = settings.reload_interval

@@ -121,15 +121,18 @@ def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
 
 
 def _remarks(rows: list[_Row]) -> list[str]:
-    """Return warnings for the operator: rejected rules, and nodes that differ in rules or
-    version."""
+    """Return warnings for the operator: rejected rules, evicted counters, and nodes that differ in
+    rules or version."""
     hashes: defaultdict[object, list[str]] = defaultdict(list)
     versions: defaultdict[object, list[str]] = defaultdict(list)
     refused: list[str] = []
+    evicted: list[str] = []
     for row in rows:
         counters, name = row["counters"], printable(str(row["name"]))
         if row["state"] not in GONE:
             versions[printable(str(row["version"]))].append(name)
+        if isinstance(counters, dict) and (count := counters.get("evicted")):
+            evicted.append(f"{name} ({count})")
         if isinstance(counters, dict) and "rules_hash" in counters:
             hashes[counters["rules_hash"]].append(name)
             if counters.get("rules_refused"):
@@ -139,6 +142,11 @@ def _remarks(rows: list[_Row]) -> list[str]:
         remarks.append(
             f"rules on disk refused by {', '.join(refused)}, the old rules stay in force; "
             "see `ringfence rules check` and the log there"
+        )
+    if evicted:
+        remarks.append(
+            f"counters were evicted by {', '.join(evicted)}, so their limits admit too much; raise "
+            "max_keys or max_bytes there"
         )
     if len(hashes) > 1:
         groups = [", ".join(names) for names in hashes.values()]

@@ -139,6 +139,20 @@ def test_rejected_rules_and_differences_between_nodes_are_reported() -> None:
     assert "differ" not in "".join(healthy)
 
 
+def test_evicted_counters_are_reported() -> None:
+    lines = render_members(
+        160,
+        _member("a", counters={"evicted": 1200}),
+        _member("b", counters={"evicted": 0}),
+        _member("c", counters={"evicted": 3}),
+    )
+
+    assert (
+        "counters were evicted by a (1200), c (3), so their limits admit too much; "
+        "raise max_keys or max_bytes there"
+    ) in lines
+
+
 def test_control_characters_in_member_names_are_not_printed() -> None:
     lines = render_members(200, _member("a\x1b[2J", datacenter="\x1b]0;x"))
 
