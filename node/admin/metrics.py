@@ -207,7 +207,9 @@ def _decisions(measures: Metrics, counters: _Figures) -> Iterator[Metric]:
 def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
     keys = GaugeMetricFamily("ringfence_keys", "Counters kept.", labels=["rule"])
     sizes = GaugeMetricFamily(
-        "ringfence_key_bytes", "Memory of the counters, estimated.", labels=["rule"]
+        "ringfence_key_bytes",
+        "Memory of the counters if every key is at its limit, estimated.",
+        labels=["rule"],
     )
     by_rule, ruleless = node.shards.engine.sizes()
     counts: Counter[str] = Counter({NO_RULE: ruleless})
