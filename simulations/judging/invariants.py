@@ -73,6 +73,8 @@ class Final:
     """Replicas of standbys that differ from the counters of their owners."""
     lending: list[str] = field(default_factory=list)
     """Wrong answers and counts while clients borrow units."""
+    paused: list[str] = field(default_factory=list)
+    """What was wrong after a pause of an owner."""
     rotation: list[str] = field(default_factory=list)
     """What was wrong after a rotation of the cluster key."""
     views: list[str] = field(default_factory=list)
@@ -125,6 +127,7 @@ class Invariants:
         found += [Violation("statistics", end, text) for text in final.statistics]
         found += [Violation("replicas", end, text) for text in final.replicas]
         found += [Violation("lending", end, text) for text in final.lending]
+        found += [Violation("paused_owner", end, text) for text in final.paused]
         found += [Violation("key_rotation", end, text) for text in final.rotation]
         found += [Violation("views", end, text) for text in final.views]
         self._excuses = Excuses(

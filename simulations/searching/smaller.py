@@ -28,7 +28,7 @@ _Fewer: TypeAlias = Generator[Scenario, bool, Sequence[Item]]
 
 _AT_THE_END = (
     *("convergence", "agreement", "lost_hits", "invented_hits", "slot_leak", "deadline"),
-    *("statistics", "views", "lending", "replicas", "key_rotation"),
+    *("statistics", "views", "lending", "replicas", "paused_owner", "key_rotation"),
 )
 """Invariants about the end of a run, which hold only after enough seconds of calm."""
 _SHORT_S = (0.3, 1.0, 3.0)

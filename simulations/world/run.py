@@ -36,6 +36,7 @@ from simulations.world.operating.admin_views import wrong_views
 from simulations.world.operating.key_rotation import wrong_rotation
 from simulations.world.operating.lending import Lending
 from simulations.world.operating.operator import Operator
+from simulations.world.operating.paused_owner import wrong_after_pause
 from simulations.world.operating.replicas import wrong_replicas
 from simulations.world.operating.statistics import Tally, wrong_statistics
 from simulations.world.over_limit import worst_excess
@@ -55,6 +56,8 @@ _REPLICATED_S = 3.0
 """Seconds after the last check until its counter is replicated, also in other data centers."""
 _CACHED_S = 1.5
 """Seconds until no cached view of an admin port is left."""
+_PAUSED = 0.3
+"""Share of the runs with borrowers in which the owner of a key is suspended at the end."""
 _ROTATED = 0.3
 """Share of the runs with tokens in which the cluster key changes at the end."""
 _RETURN_S = 10.0
@@ -134,6 +137,7 @@ class _Run:
                     final.replicas = replicas or self._wrong_replicas(hosts.now)
                     final.lending = await self._wrong_lending()
                     final.views = await self._wrong_views()
+                    final.paused = await self._wrong_after_pause()
                     final.rotation = await self._wrong_rotation()
                 final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
                 load.cancel_scope.cancel()
@@ -171,6 +175,16 @@ class _Run:
         )
         self._closing_clients = second, operator
         return await lending.run(is_bounded=self._scenario.bounded_refunds)
+
+    async def _wrong_after_pause(self) -> list[str]:
+        """Suspend a node of some clusters while clients use its keys."""
+        random = stream(self._seed, "paused")
+        if self._closing_clients is None or random.random() >= _PAUSED:
+            return []
+        return await wrong_after_pause(
+            *(self._world, *self._closing_clients, random),
+            may_refund=not self._scenario.bounded_refunds,
+        )
 
     async def _wrong_rotation(self) -> list[str]:
         """Rotate the keys of some clusters with tokens, after clients have borrowed units."""

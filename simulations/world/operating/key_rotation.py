@@ -6,19 +6,17 @@ key is restarted, a client borrows units. Afterwards, exactly the admitted units
 """
 
 from collections.abc import Sequence
-from itertools import count
 from random import Random
 
-from hashring import shard_of
 from node.node import Node
 from ringfence import runtime
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied
-from ringfence.rules import Descriptor
 from ringfence.wire import Source
 from simulations.scenarios.generate_rules import LENT_RULE
 from simulations.world.hosts import Client, Hosts
 from simulations.world.named_rules import DOMAIN
+from simulations.world.operating.spending import Spending, owned_request
 from simulations.world.world import RESETTER, World
 
 __all__ = ["wrong_rotation"]
@@ -31,9 +29,6 @@ _TRIES = 20
 """Most times of that length until a node that joins has its shards."""
 _ATTEMPTS = 3
 """Attempts of each query."""
-_TOGETHER = 4
-"""Checks at a time, which make a key hot."""
-_SPENDING_PAUSE_S = 0.1
 _BORROWED_S = 0.5
 """Seconds of checks until the restart."""
 _RETURNED_S = 1.5
@@ -63,7 +58,7 @@ async def wrong_rotation(
         wrong.append("members refused datagrams or died during the rotation of the cluster key")
     here = sorted(hosts.in_ring().intersection(hosts.in_datacenter(client.datacenter)))
     name = random.choice(here)
-    spending = _Spending(client.limiter, _owned(world, name))
+    spending = Spending(client.limiter, owned_request(world, name, "moved"))
     async with runtime.open_task_group() as tasks:
         tasks.start_soon(spending.run)
         await runtime.sleep(_BORROWED_S)
@@ -75,7 +70,7 @@ async def wrong_rotation(
         spending.is_over = True
     await runtime.sleep(_RETURNED_S)
     if len(here) > 1:  # Otherwise no node stays that could fetch the counters.
-        wrong += await spending.wrong_count(revoked.limiter)
+        wrong += await spending.wrong_count(revoked.limiter, "after a restart")
     wrong += [
         f"{node.name} does not reach all members after the rotation of the cluster key"
         for node in hosts.nodes()
@@ -90,49 +85,6 @@ async def wrong_rotation(
     if await _source(revoked.limiter) is Source.OWNER:
         wrong.append("a client with a revoked token gets decisions")
     return wrong
-
-
-class _Spending:
-    """Checks of one key by a client that borrows units, while the owner of the key restarts."""
-
-    def __init__(self, limiter: Limiter, request: dict[str, str]) -> None:
-        self._limiter = limiter
-        self._request = request
-        self._admitted = 0
-        self.is_over = False
-
-    async def run(self) -> None:
-        """Make several checks at a time until it is over."""
-        while not self.is_over:
-            async with runtime.open_task_group() as tasks:
-                for _ in range(_TOGETHER):
-                    tasks.start_soon(self._check)
-            await runtime.sleep(_SPENDING_PAUSE_S)
-
-    async def _check(self) -> None:
-        decision = await self._limiter.check(DOMAIN, self._request)
-        self._admitted += decision.allowed
-
-    async def wrong_count(self, limiter: Limiter) -> list[str]:
-        """Compare the units that the owner counts with the admitted ones."""
-        [status] = (await limiter.peek(DOMAIN, self._request)).statuses
-        used = (status.limit or 0) - (status.remaining or 0)
-        if used == self._admitted:
-            return []
-        return [f"the owner must count {self._admitted} units after a restart, got {used}"]
-
-
-def _owned(world: World, name: str) -> dict[str, str]:
-    """Return a request whose key belongs to a node."""
-    node = world.hosts.by_name[name].node
-    assert node is not None
-    for number in count():
-        request = {LENT_RULE: f"moved-{number}"}
-        [match] = world.rules.match(DOMAIN, [Descriptor(tuple(request.items()))])
-        assert match is not None
-        if node.cluster.ring.owner(shard_of(match.key)) == name:
-            return request
-    raise AssertionError("unreachable")
 
 
 async def _change(world: World, keys: tuple[bytes, ...], without: str = "") -> int:
