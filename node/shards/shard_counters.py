@@ -73,6 +73,7 @@ def build_shard_counters(
         on_settled=lambda session, key, units: session.spent(key, units),
         on_returned=lambda session, key, units: session.returned(key, units),
         process_of=lambda session: session.process,
+        uptime=node.running.uptime,
     )
     global_keys = GlobalKeys(engine, now, node.running.uptime)
     ownership = ShardOwnership(

@@ -52,6 +52,7 @@ class _Lease(Struct, Generic[ClientT], frozen=True):
     key: bytes
     units: int
     until: int
+    """End of the lease, on the clock that measures leases."""
 
 
 def _itself(client: object) -> object:
@@ -73,11 +74,17 @@ class Lender(Generic[ClientT]):
         on_settled: Callable[[ClientT, bytes, int], None] | None = None,
         on_returned: Callable[[ClientT, bytes, int], None] | None = None,
         process_of: Callable[[ClientT], object] = _itself,
+        uptime: Callable[[], int] | None = None,
     ) -> None:
         """`on_freed` is called with keys that have more units available, and `on_changed` with a
         key whose lent units change. `on_settled` gets the units that a client was charged, and
         `on_returned` those that were refunded later. `process_of` returns the identity of a
-        client's process."""
+        client's process.
+
+        `uptime` measures how long a lease lasts. It is monotonic: unlike the cluster's clock, it
+        never jumps. None means that the times of the calls never jump.
+        """
+        self._uptime = uptime
         self._on_freed = on_freed
         self._on_changed = on_changed
         self._on_settled, self._on_returned = on_settled, on_returned
@@ -117,10 +124,10 @@ class Lender(Generic[ClientT]):
         self.expire(now)
         return [*self._lent_units]
 
-    def end_of(self, keys: Sequence[bytes]) -> int:
-        """Return when the last open lease of these keys ends; 0 without leases."""
-        leases = [lease for key in keys for lease in self._leases_of(key)]
-        return max([lease.until for lease in leases], default=0)
+    def time_left(self, keys: Sequence[bytes], now: int) -> int:
+        """Return the time in ns until the last open lease of these keys ends; 0 without leases."""
+        ends = [lease.until for key in keys for lease in self._leases_of(key)]
+        return max(0, max(ends) - self._elapsed(now)) if ends else 0
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
@@ -189,7 +196,7 @@ class Lender(Generic[ClientT]):
         if units < _MIN or request.key in self._recalled or request.key in self._withheld:
             return _nothing(request, _ASK_AGAIN_NS)
         for_ns = max(_SHORTEST_NS, min(_LONGEST_NS, rule.limit.period_ns // _PART_OF_PERIOD))
-        number = self._open(_Lease(client, request.key, units, now + for_ns))
+        number = self._open(_Lease(client, request.key, units, self._elapsed(now) + for_ns))
         return LeaseGrant(
             *(request.seq, number, units, for_ns),
             *(rule.limit.amount, left - units, peek.reset_after_ns[0]),
@@ -268,20 +275,27 @@ class Lender(Generic[ClientT]):
 
     def expire(self, now: int) -> None:
         """Charge all units of expired leases whose clients have not reported what they spent."""
-        while self._due and self._due[0][0] <= now:
+        if not (self._due or self._unreported):
+            return
+        elapsed = self._elapsed(now)
+        while self._due and self._due[0][0] <= elapsed:
             until, number = heappop(self._due)
             lease = self._leases.get(number)
             if lease is not None:
-                self._charge(lease, lease.units, now - until, now)
+                self._charge(lease, lease.units, elapsed - until, now)
                 self._close(number)
                 self._unreported[number] = lease
                 self._unreported_of_key.setdefault(lease.key, {})[number] = None
         while self._unreported:
             number, lease = next(iter(self._unreported.items()))
-            is_old = lease.until + _RETURNED_WITHIN_NS < now
+            is_old = lease.until + _RETURNED_WITHIN_NS < elapsed
             if not is_old and len(self._unreported) <= _MAX_LEASES:
                 break
             self._pop_unreported(number)
+
+    def _elapsed(self, now: int) -> int:
+        """Return the instant of `now` on the clock that measures leases."""
+        return now if self._uptime is None else self._uptime()
 
     def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
@@ -307,7 +321,7 @@ class Lender(Generic[ClientT]):
         not report in time, for example while this process was suspended."""
         lease = self._pop_unreported(number)
         if units:
-            age_ns = max(0, now - lease.until)
+            age_ns = max(0, self._elapsed(now) - lease.until)
             self._engine.refund([lease.key], [units], [age_ns], (), (), (), now)
             if self._on_changed is not None:
                 self._on_changed(lease.key)

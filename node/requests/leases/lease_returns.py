@@ -62,7 +62,7 @@ class LeaseReturns:
                 returned.set()
 
         with lender.withheld(lent_keys, on_returned):
-            longest = (lender.end_of(lent_keys) - self._now()) / NS_PER_SECOND
+            longest = lender.time_left(lent_keys, self._now()) / NS_PER_SECOND
             with runtime.move_on_after(min(within, longest)):
                 await returned.wait()
             yield

@@ -1,5 +1,6 @@
 """Leases of an owner: how it counts lent units and when it recalls them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ KEY, OTHER = encode_key(RULE.id, ("hot",)), encode_key(RULE.id, ("other",))
 class Lending:
     """Lender of one rule, with a record of its callbacks."""
 
-    def __init__(self, limit: Limit = LIMIT, /, **changes: Any) -> None:
+    def __init__(
+        self, limit: Limit = LIMIT, /, uptime: Callable[[], int] | None = None, **changes: Any
+    ) -> None:
         self.rule = replace(adhoc_rule(limit), **changes)
         self.key = encode_key(self.rule.id, ("hot",))
         self.engine = Engine(max_keys=100)
@@ -37,6 +40,7 @@ class Lending:
             on_settled=lambda client, key, units: self.settled.append((client, units)),
             on_returned=lambda client, key, units: self.settled.append((client, -units)),
             process_of=lambda client: client.partition(":")[0],
+            uptime=uptime,
         )
 
     def lend(self, want: int = 1000, client: str = "one", now: int = 0, **ended: int) -> LeaseGrant:
@@ -225,12 +229,13 @@ def test_withheld_keys_are_recalled_and_not_lent_until_the_block_ends() -> None:
 
 def test_the_keys_with_open_leases_and_their_end_are_known() -> None:
     w = Lending()
-    assert (w.lender.lent_keys([w.key], 0), w.lender.end_of([w.key])) == ([], 0)
+    assert (w.lender.lent_keys([w.key], 0), w.lender.time_left([w.key], 0)) == ([], 0)
     w.lend(want=100)
     w.lend(want=100, now=5)
 
     assert w.lender.lent_keys([OTHER, w.key, w.key], NS_PER_SECOND + 4) == [w.key]
-    assert w.lender.end_of([w.key]) == NS_PER_SECOND + 5
+    assert w.lender.time_left([w.key], 7) == NS_PER_SECOND - 2
+    assert w.lender.time_left([w.key], NS_PER_SECOND + 6) == 0
     assert w.lender.lent_keys([w.key], NS_PER_SECOND + 5) == []
 
 
@@ -317,6 +322,34 @@ def test_a_late_report_of_a_lease_in_an_ended_window_refunds_nothing() -> None:
     w.lend(want=0, now=later, lease_7=30)
 
     assert w.used(later) == 0
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_a_jump_of_the_clock_does_not_change_when_a_lease_ends(jump_s: int) -> None:
+    passed = 0
+    w = Lending(uptime=lambda: passed)
+    before = 7200 * NS_PER_SECOND
+    after = before + jump_s * NS_PER_SECOND
+    w.lend(want=100, now=before)
+
+    passed = NS_PER_SECOND - 1
+    assert w.lender.lent_keys([w.key], after) == [w.key]
+    assert w.lender.time_left([w.key], after) == 1
+    passed = NS_PER_SECOND
+    assert w.lender.lent_keys([w.key], after) == []
+    assert w.used(after) == 100
+
+
+def test_the_age_of_units_of_an_expired_lease_does_not_contain_a_jump_of_the_clock() -> None:
+    passed = 0
+    w = Lending(uptime=lambda: passed)
+    w.lend(want=100, now=0)
+    passed = NS_PER_SECOND
+
+    after = 3601 * NS_PER_SECOND  # A second after the start of a window.
+    w.lender.expire(after)
+
+    assert w.used(after) == 100
 
 
 def test_lent_units_of_a_transferred_key_are_charged() -> None:
