@@ -315,7 +315,8 @@ class CounterView:
                 return None
             until = min(tenure.end, self.excuses.next_begin(place, answer.answered_at))
         spent = next(self.spends(row), None)
-        units = 0 if spent is None else spent.most
+        # The repeats of a denied check may add units later, but its answer does not contain them.
+        units = spent.most if spent is not None and answer.spends else 0
         used = most = limit.ceiling - answer.remaining
         if not answer.remaining and not answer.allowed:
             most = max(used, bound.most)
@@ -328,16 +329,14 @@ class CounterView:
             lasts = round(answer.retry_after * (1 - drift) * 1e9) - RETRY_ERROR_NS - error_ns
             denied = answer.cost, self.instant(answer.asked_at) + lasts
         return OracleReading(
-            question.earliest,
-            question.latest,
-            used,
-            most,
+            *(question.earliest, question.latest, used, most),
             self.instant(until),
             spent,
             _levels(limit, answer, units, used, most),
             denied,
             error_ns,
             round(drift * 1e6),
+            has_own=answer.spends,
         )
 
     def reading(self, begin: float, end: float) -> Question:

@@ -82,6 +82,8 @@ class BucketReadings:
         lowest, highest = _Pours(self._fastest), _Pours(self._slowest)
         lowest.add(reading.earliest, reading.levels[0])
         highest.add(reading.latest, reading.levels[1])
+        if (more := reading.repeated) is not None:
+            highest.add(max(reading.latest, more.latest), more.most * unit)
         for spend in reading.without_own(self._spends):
             if spend.earliest > end:
                 continue

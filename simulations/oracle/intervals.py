@@ -71,7 +71,7 @@ class Reading(NamedTuple):
     until: int
     """Instant up to which no fault changes the units that were read."""
     own: Spend | None = None
-    """Units of this very decision, which are among those that were read."""
+    """Units of this very decision, which are among those that were read if `has_own`."""
     levels: tuple[int, int] = (0, 0)
     """Bucket only: lowest level at `earliest` and highest level at `latest`, in ticks."""
     denied: tuple[int, int] | None = None
@@ -80,6 +80,14 @@ class Reading(NamedTuple):
     """Bucket only: time by which a level may be wrong later, whenever it is asked."""
     drift_ppm: int = 0
     """Bucket only: the same, in millionths of the time since the reading."""
+    has_own: bool = True
+    """Whether the decision spent its units. Otherwise only repeats of its check may spend them,
+    after the reading."""
+
+    @property
+    def repeated(self) -> Spend | None:
+        """Units that repeats of the check may spend after its reading."""
+        return None if self.has_own else self.own
 
     def without_own(self, spends: Iterable[Spend]) -> Iterator[Spend]:
         """Yield spends without the units of this decision. Other decisions at the same instants

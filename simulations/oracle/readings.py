@@ -84,6 +84,8 @@ def _narrowed(
     terms: Terms, spends: Sequence[Spend], question: Question, bound: Bound, reading: Reading
 ) -> Bound:
     least, most = reading.least, reading.most - question.own
+    if reading.repeated is not None:
+        most += reading.repeated.most
     for spend in reading.without_own(spends):
         if spend.earliest > question.latest:
             continue

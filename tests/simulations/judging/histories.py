@@ -22,6 +22,8 @@ descriptors:
     rate_limit: {period: 30s, requests_per_unit: 5, algorithm: token_bucket, burst: 1}
   - key: bucket
     rate_limit: {period: 3s, requests_per_unit: 3, algorithm: token_bucket}
+  - key: pair
+    rate_limit: {period: 10s, requests_per_unit: 2, algorithm: leaky_bucket}
   - key: queued
     rate_limit: {period: 30s, requests_per_unit: 3, algorithm: leaky_bucket, mode: queue}
   - key: soft

@@ -199,9 +199,9 @@ def test_a_check_that_the_policy_decided_may_count_until_its_deadline(counted_at
 CUT = Fault(1.0, "cut", 20.0, {"node": "n1"})
 
 
-def held_from(instant):
+def held_from(instant, owner=OWNER):
     """Return the observation that the owner alone holds all shards from an instant on."""
-    holders = Holders(samples={OWNER: [(instant, bytes([1]) * 16384)]})
+    holders = Holders(samples={owner: [(instant, bytes([1]) * 16384)]})
     return {"holders": holders, "disturbances": Disturbances()}
 
 
@@ -229,6 +229,29 @@ def test_a_decision_under_an_excuse_follows_from_the_last_one_of_the_same_holder
 
     assert (found, without) == (expected, set())
     assert checker.judged.exactly - changed.judged.exactly == (not remaining)
+
+
+@pytest.mark.parametrize(
+    ("at", "retry_after", "expected"),
+    [
+        (6.5, None, {"over_admission"}),
+        (7.1, None, set()),
+        (7.5, 4.5, set()),  # The standby has counted the denied check.
+        (23.0, 4.9, {"wrong_denial"}),
+    ],
+)
+def test_a_denied_check_that_may_be_repeated_states_the_level_of_its_bucket(
+    at, retry_after, expected
+) -> None:
+    [owner, *_] = order_of("pair")
+    crash = Fault(2.2, "crash", 2.4, {"node": owner})  # It may have lost the first units.
+    # Half of the bucket is free 3.9 s after the denial, at 7.0 s.
+    denied = Answered(3.0, 3.2, "dc1", "k", 1, False, Source.OWNER, 3.9, remaining=0)
+    [last] = rows(1, at, at, allowed=retry_after is None, retry_after=retry_after, remaining=0)
+    answers = [*rows(2, 2.0, 2.2), denied, last]
+    observed = held_from(2.5, owner) | {"disturbances": Disturbances(samples={"dc1": [(0.0, 0)]})}
+
+    assert violated("pair", answers, [crash], **observed) == expected
 
 
 @pytest.mark.parametrize(("cost", "expected"), [(1, set()), (3, {"over_admission"})])

@@ -319,3 +319,16 @@ def test_checks_at_the_same_instants_as_a_reading_may_come_after_it(terms: Terms
     [bound] = narrowed(terms, spends, [question], base, [reading], others=[0])
 
     assert bound.most == 3
+
+
+@pytest.mark.parametrize("terms", [FIXED, BUCKET], ids=["window", "bucket"])
+def test_repeats_of_a_denied_check_may_add_units_after_its_reading(terms: Terms) -> None:
+    repeated = Spend(140, 145, 0, 2)
+    spends = [Spend(110, 115, 0, 3), repeated]
+    reading = Reading(140, 145, 1, 1, until=190, own=repeated, levels=(100, 100), has_own=False)
+    question = at(146)
+
+    base = bounds(terms, spends, [question])
+    [bound] = narrowed(terms, spends, [question], base, [reading], others=[0])
+
+    assert (bound.least, bound.most) == (1, 3)
