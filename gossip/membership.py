@@ -233,7 +233,7 @@ class Membership:
             case (Due.PROBE, str(which)):
                 self._prober.probe_next(which, now)
             case (Due.INDIRECT_PROBE, int(seq)):
-                self._prober.probe_indirectly(seq)
+                self._prober.probe_indirectly(seq, now)
             case (Due.PROBE_TIMEOUT, int(seq)):
                 self._states.on_probe_failed(*self._prober.fail(seq), now)
             case (Due.NACK, int(seq)):

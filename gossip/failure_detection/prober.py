@@ -70,16 +70,31 @@ class LocalHealth:
         return duration_ns * (1 + self.score)
 
 
+class _SentPing(Struct, frozen=True):
+    """Ping of a probe: its number, and the times at which it was sent."""
+
+    seq: int
+    at: int
+    stamp: int
+    """Time of the cluster's clock."""
+
+
 class _Probe(Struct):
     """Running probe that has no answer yet."""
 
     target: str
     generation: int
-    sent_at: int
-    stamp: int
+    first: _SentPing
+    second: _SentPing | None = None
+    """Ping that was sent because the first one had no answer."""
     helpers: int = 0
     """Number of helpers that must answer with an ack or a nack."""
     nacks: int = 0
+
+    def ping(self, seq: int) -> _SentPing:
+        """Return the ping with a number; helpers use the number of the first one."""
+        second = self.second
+        return self.first if second is None or second.seq != seq else second
 
 
 class _Relay(Struct, frozen=True):
@@ -121,6 +136,10 @@ class Prober:
         """Number of probes from a random start. Answers to an earlier process at this address do
         not match."""
         self._probes: dict[int, _Probe] = {}
+        """By the number of the first ping."""
+        self._second_pings: dict[int, int] = {}
+        """Number of the first ping by that of the second one. An answer to the second ping must
+        not measure the round trip from the first one."""
         self._running: dict[str, int] = {}
         self._relays: dict[int, _Relay] = {}
         self._paused_at: dict[str, int] = {}
@@ -159,7 +178,8 @@ class Prober:
             return
         probing = self._probing(target)
         seq = self._next_seq()
-        self._probes[seq] = _Probe(name, target.generation, now, self._clock.read(now))
+        sent = _SentPing(seq, now, self._clock.read(now))
+        self._probes[seq] = _Probe(name, target.generation, sent)
         self._running[name] = seq
         self._counters["probes"] += 1
         timeout = self._health.scaled(self._timeout(name, probing))
@@ -168,7 +188,7 @@ class Prober:
         self._timers.set((Due.PROBE_TIMEOUT, seq), now + interval)
         self._ping(target, seq)
 
-    def probe_indirectly(self, seq: int) -> None:
+    def probe_indirectly(self, seq: int, now: int) -> None:
         """Ask helpers to ping a member that has not answered, and ping it again.
 
         The network path from this member may be broken, or a datagram may have been lost.
@@ -177,7 +197,10 @@ class Prober:
         target = self._table.get(probe.target)
         if target is None:
             return
-        self._ping(target, seq)
+        second = self._next_seq()
+        probe.second = _SentPing(second, now, self._clock.read(now))
+        self._second_pings[second] = seq
+        self._ping(target, second)
         me = self._table.me
         request = PingReq(me.name, me.generation, seq, target.name, target.address)
         for name in self._helpers(target):
@@ -217,13 +240,14 @@ class Prober:
         if relay is not None and relay.target == ack.sender:
             self._relay_ack(relay, ack)
             return
-        probe = self._probes.get(ack.seq)
+        seq = self._second_pings.get(ack.seq, ack.seq)
+        probe = self._probes.get(seq)
         if probe is None or (ack.sender == probe.target and ack.generation < probe.generation):
             return
-        self._end(ack.seq)
+        self._end(seq)
         self._health.change(-1)
         if ack.sender == probe.target:
-            self._measure(ack, probe, now)
+            self._measure(ack, probe.ping(ack.seq), now)
         else:
             self._counters["saved_indirectly"] += 1
 
@@ -272,15 +296,15 @@ class Prober:
         first = (target,) if target and is_update else ()
         self._outbox.send(relay.requester, requester, relayed, first)
 
-    def _measure(self, ack: Ack, probe: _Probe, now: int) -> None:
-        rtt = max(0, now - probe.sent_at - ack.delay)
+    def _measure(self, ack: Ack, sent: _SentPing, now: int) -> None:
+        rtt = max(0, now - sent.at - ack.delay)
         known = self.rtts.get(ack.sender, rtt)
         self.rtts[ack.sender] = ((_SMOOTHING - 1) * known + rtt) // _SMOOTHING
-        passed, lasted = self._clock.read(now) - probe.stamp, now - probe.sent_at
+        passed, lasted = self._clock.read(now) - sent.stamp, now - sent.at
         if not 0 <= passed <= lasted + _SET_NS:
             return  # The local clock was set during the probe, so the sample is useless.
         # A clock whose host was set back stands still, so `passed` may be less than `lasted`.
-        offset = ack.stamp - probe.stamp - passed + lasted - rtt // 2
+        offset = ack.stamp - sent.stamp - passed + lasted - rtt // 2
         self._clock.sample(ack.sender, offset, rtt, now)
 
     def _helpers(self, target: Record) -> list[str]:
@@ -317,6 +341,8 @@ class Prober:
 
     def _end(self, seq: int) -> _Probe:
         probe = self._probes.pop(seq)
+        if probe.second is not None:
+            del self._second_pings[probe.second.seq]
         del self._running[probe.target]
         self._timers.cancel((Due.INDIRECT_PROBE, seq))
         self._timers.cancel((Due.PROBE_TIMEOUT, seq))

@@ -61,6 +61,25 @@ def test_the_time_in_which_a_member_answers_is_no_part_of_the_round_trip(core, r
     assert member.rtt_ns("b") == rtt * MS
 
 
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_round_trip_begins_with_the_ping_that_was_answered(record, is_second):
+    clock = HostClock()
+    member = Membership(record("a"), Settings.lan(), Random(1), 0, clock)
+    deliver(member, record("b"))
+    began, first = first_ping(member)
+    again, second = first_ping(member)
+    assert again == began + 200 * MS
+
+    answered, ping = (again, second) if is_second else (began, first)
+    answer(member, ping, again + 80 * MS, stamp=again + 40 * MS)
+
+    rtt = again + 80 * MS - answered
+    assert member.rtt_ns("b") == rtt
+    assert clock.samples == [("b", again + 40 * MS - (answered + rtt // 2), rtt)]
+    answer(member, second, again + 90 * MS)  # The probe has ended.
+    assert member.rtt_ns("b") == rtt
+
+
 @pytest.mark.parametrize(
     ("gain", "offset"),
     [
@@ -98,7 +117,7 @@ def test_a_probe_asks_helpers_after_three_round_trips_from_50_to_200_ms(core, re
     began, ping = first_ping(member)
 
     [(at, _, again), *_] = sent_at(member, Ping, began + 450 * MS)
-    assert (at, again.seq) == (began + timeout * MS, ping.seq)
+    assert (at, again.seq) == (began + timeout * MS, ping.seq + 1)
 
 
 @pytest.mark.parametrize("score", [1, 2, 3, 8])
@@ -113,7 +132,7 @@ def test_a_member_in_bad_health_probes_more_slowly(core, record, score):
 
     [(at, _, again)] = sent_at(member, Ping, began + (score + 1) * NS // 2 - 1)
 
-    assert (at, again.seq) == (began + (score + 1) * 200 * MS, ping.seq)
+    assert (at, again.seq) == (began + (score + 1) * 200 * MS, ping.seq + 1)
     assert member.counters["probes_failed"] == 0
     member.tick(began + (score + 1) * NS // 2)
     assert member.counters["probes_failed"] == 1

@@ -140,7 +140,7 @@ def test_one_lost_datagram_causes_no_suspicion_without_helpers(core, record):
     member.receive(Ack("b", 1, again.seq, member.digest, 0), HOME, now + 1)
     run(member, 0.99)
 
-    assert again.seq == lost.seq
+    assert (again.target, again.seq) == ("b", lost.seq + 1)
     assert member.records["b"].status is Status.ALIVE
 
 
@@ -168,7 +168,8 @@ def test_the_counters_state_how_many_probes_were_sent_and_failed(core, record):
         for request in sent(effects, PingReq)[-1:]:
             member.receive(Nack("c", 1, request.seq), HOME, member.next_deadline() - 1)
 
-    assert member.counters["probes"] == len({ping.seq for ping in sent(effects, Ping)})
+    repeated = {request.seq for request in sent(effects, PingReq)}
+    assert member.counters["probes"] == len(sent(effects, Ping)) - len(repeated)
     assert member.counters["indirect_probes"] == len(sent(effects, PingReq))
     assert member.counters["probes_failed"] == 1
     assert member.counters["nacks"] == 3  # One for each helper, although more were received.
