@@ -157,7 +157,8 @@ class Membership:
         return self._outbox.take()
 
     def left(self, now: int) -> list[Effect]:
-        """Announce that this node has left the cluster. It sends nothing afterwards."""
+        """Announce that this node has left the cluster. Afterwards, it only answers pings with its
+        record, because the announcement may be lost."""
         if not self._local_member.has_left:
             self._local_member.update(now, status=Status.LEFT)
             self._send_own_record()
@@ -179,9 +180,13 @@ class Membership:
 
     def receive(self, message: Message, source: Address, now: int) -> list[Effect]:
         """Process a gossip message from a datagram."""
-        if self._local_member.has_left or message.sender == self.me.name:
+        if message.sender == self.me.name:
             self.counters["refused_own_name"] += not self._local_member.has_left
             return []
+        if self._local_member.has_left:
+            if isinstance(message, Ping) and message.target == self.me.name:
+                self._outbox.send_records(source, self.me)
+            return self._outbox.take()
         self._notice_lag(now)
         for record in message.updates:
             self._states.on_update(record, now, sender=message.sender, source=source)

@@ -272,6 +272,21 @@ def test_a_leaving_member_is_asked_until_it_has_left_and_never_dead(world):
     assert not cluster.deaths()
 
 
+def test_a_member_whose_announcement_that_it_has_left_is_lost_is_not_dead(world):
+    cluster = world()
+    cluster.grow(2)
+    cluster.do("n1", cluster.cores["n1"].leave(cluster.now))
+    cluster.run(0.1)
+    cluster.cut = lambda source, target: True
+    cluster.do("n1", cluster.cores["n1"].left(cluster.now))
+    cluster.cut = lambda source, target: False
+
+    cluster.run(2)
+
+    assert cluster.cores["n0"].records["n1"].status is Status.LEFT
+    assert not cluster.deaths()
+
+
 def test_a_leaving_member_that_crashes_does_not_leave_for_ever(world):
     """V7."""
     cluster = world()

@@ -128,12 +128,16 @@ def test_the_last_member_of_a_data_center_reports_its_leave_to_others(core, reco
         assert reported <= {each.address for each in others}
 
 
-def test_a_member_that_has_left_sends_and_accepts_nothing(core, record):
+def test_a_member_that_has_left_only_answers_pings_with_its_record(core, record):
     member = core("a")
     deliver(member, record("b"))
     member.left(0)
 
-    assert member.receive(Ping("b", 1, 1, "a", 0), HOME, 1) == []
+    updates = (record("a", incarnation=9, status=Status.DEAD),)
+    [answer] = member.receive(Ping("b", 1, 1, "a", 0, updates), HOME, 1)
+    assert (answer.to, answer.message) == (HOME, Gossip("a", 1, (member.me,)))
+    for ping in (Ping("a", 1, 1, "a", 0), Ping("b", 1, 1, "c", 0)):
+        assert member.receive(ping, HOME, 1) == []
     assert deliver(member, record("a", incarnation=9, status=Status.DEAD)) == []
     assert member.tick(member.next_deadline()) == []
     assert member.me.status is Status.LEFT
