@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from ringfence.integrations._core.settings import Response
+from ringfence.integrations.django.disconnects import serve_cancellable
 from ringfence.integrations.django.exemptions import ExemptViews
 from ringfence.integrations.django.integration import (
     project_limits,
@@ -68,10 +69,13 @@ class RateLimitMiddleware:
         try:
             if self._is_limited(request):
                 refusal = await limits.admit_async(limits.policy, state)
-            response = await self._next(request) if refusal is None else refusal_response(refusal)
-        except BaseException:  # Django cancels the task when the client disconnects.
+        except BaseException:
             await limits.settle_async(state, _FAILED)
             raise
+        if refusal is None:
+            response = await serve_cancellable(self._next, request, limits, state)
+        else:
+            response = refusal_response(refusal)
         core_response = limits.finish(state, response)
         if not settle_when_streamed(response, limits, state, core_response):
             await limits.settle_async(state, core_response)

@@ -1,7 +1,9 @@
 """Django project in one module, for tests. Its limits count in this process."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +39,11 @@ from django.http import (
     StreamingHttpResponse,
 )
 from django.urls import URLPattern, include, path
-from django.utils.decorators import method_decorator, sync_and_async_middleware
+from django.utils.decorators import (
+    async_only_middleware,
+    method_decorator,
+    sync_and_async_middleware,
+)
 from django.views import View
 from rest_framework.decorators import api_view, throttle_classes
 from rest_framework.request import Request
@@ -145,9 +151,45 @@ async def forever(request: HttpRequest) -> HttpResponse:
     raise AssertionError
 
 
+threads: list[tuple[threading.Event, threading.Event]] = []
+"""Events by which the next sync view states that it runs, and waits for its end."""
+
+
+def undecorated(request: HttpRequest) -> HttpResponse:
+    if threads:
+        entered, may_end = threads.pop()
+        entered.set()
+        assert may_end.wait(5)
+    return HttpResponse(status=401)
+
+
+sync_with_slot = rate_limit("1 concurrent ttl 1h", scope="slots")(undecorated)
+sync_login = rate_limit("2/hour", deduct_when=_failed)(undecorated)
+
+
 @rate_limit("1 concurrent ttl 1h", scope="slots")
 async def with_slot(request: HttpRequest) -> HttpResponse:
     return HttpResponse("free again")
+
+
+view_name: ContextVar[str] = ContextVar("view_name", default="")
+
+
+def named(request: HttpRequest) -> HttpResponse:
+    view_name.set("named")
+    return HttpResponse("named")
+
+
+@async_only_middleware
+def with_view_name(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Write a context variable that the view has set into a header."""
+
+    async def served(request: HttpRequest) -> HttpResponse:
+        response: HttpResponse = await get_response(request)
+        response.headers["X-View"] = view_name.get()
+        return response
+
+    return served
 
 
 def unmodified(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
@@ -274,6 +316,10 @@ urlpatterns = [
     path("login-async/<password>", login_async),
     path("forever", forever),
     path("with-slot", with_slot),
+    path("undecorated", undecorated),
+    path("sync-with-slot", sync_with_slot),
+    path("sync-login", sync_login),
+    path("named", named),
     path("stream", stream),
     path("tokens", tokens),
     path("async-tokens", async_tokens),

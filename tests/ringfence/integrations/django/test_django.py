@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext
 from django.core.checks import run_checks
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 
@@ -60,6 +61,24 @@ class Async(Sync):
             return [await getattr(client, method)(path, headers=headers) for path in paths]
 
         return asyncio.run(ask())
+
+
+@asynccontextmanager
+async def disconnected_request(
+    path: str, entered: threading.Event, may_end: threading.Event
+) -> AsyncIterator[None]:
+    """Call a sync view whose client disconnects while it runs; it ends after the block."""
+    django_site.threads.append((entered, may_end))
+    request = asyncio.create_task(AsyncClient().get(path))
+    assert await asyncio.to_thread(entered.wait, 5)
+    request.cancel()
+    await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        may_end.set()
+        with suppress(asyncio.CancelledError):
+            await request
 
 
 @pytest.fixture(params=[Sync, Async], ids=["wsgi", "asgi"])
@@ -175,6 +194,49 @@ def test_a_request_whose_client_disconnects_releases_its_slot(
 
     with override_settings(MIDDLEWARE=middleware):
         assert asyncio.run(ask()) == 200
+
+
+@pytest.mark.parametrize("settings", [{}, {"LIMIT": "1 concurrent ttl 1h", "SCOPE": "all"}])
+@WITH_AND_WITHOUT_MIDDLEWARE
+def test_a_sync_view_keeps_its_slot_until_its_thread_has_ended(
+    limiter: BlockingLimiter, middleware: list[str], settings: dict[str, str]
+) -> None:
+    async def statuses_after_disconnect() -> list[int]:
+        entered, may_end = threading.Event(), threading.Event()
+        view = "/sync-with-slot" if not settings else "/undecorated"
+        async with disconnected_request(view, entered, may_end), ThreadSensitiveContext():
+            during = (await AsyncClient().get("/with-slot")).status_code
+        return [during, (await AsyncClient().get("/with-slot")).status_code]
+
+    with override_settings(
+        MIDDLEWARE=middleware if not settings else [OURS], RINGFENCE={"URL": limiter, **settings}
+    ):
+        assert asyncio.run(statuses_after_disconnect()) == [429, 200]
+
+
+@WITH_AND_WITHOUT_MIDDLEWARE
+def test_a_sync_view_is_charged_by_its_response_although_the_client_has_disconnected(
+    limiter: BlockingLimiter, middleware: list[str]
+) -> None:
+    async def ask() -> int:
+        for _ in range(2):
+            entered, may_end = threading.Event(), threading.Event()
+            async with disconnected_request("/sync-login", entered, may_end):
+                pass
+        return (await AsyncClient().get("/sync-login")).status_code
+
+    with override_settings(MIDDLEWARE=middleware):
+        assert asyncio.run(ask()) == 429
+
+
+def test_outer_middleware_sees_context_variables_that_a_view_has_set(
+    limiter: BlockingLimiter,
+) -> None:
+    outer = "tests.ringfence.integrations.django.site.with_view_name"
+    with override_settings(MIDDLEWARE=[outer, OURS]):
+        (response,) = Async().responses("/named")
+
+    assert response.headers["X-View"] == "named"
 
 
 def test_an_async_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None:
