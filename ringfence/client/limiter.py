@@ -394,9 +394,12 @@ class Limiter(AdhocLimitMethods):
         """Release all slots of concurrency limits that this limiter still renews."""
         await self._slots.release_all()
 
-    async def end_waits(self) -> None:
-        """End all calls of `acquire` and `hold` that wait; they raise `ConfigError`."""
-        await self._slots.end_waits()
+    async def end_waits(self, *, is_exiting: bool = False) -> None:
+        """End all calls of `acquire` and `hold` that wait.
+
+        They raise `ConfigError`. When the process exits, they do not return.
+        """
+        await self._slots.end_waits(is_exiting=is_exiting)
 
     def _target(self, domain: str, descriptors: Descriptors) -> DescriptorTarget:
         return DescriptorTarget(domain, described(descriptors))

@@ -76,6 +76,7 @@ def _blocking_wait(
 
     @wraps(method)
     def call(self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        _HOLDERS.add(self)
         result: _Result = self.run(lambda limiter: getattr(limiter, name)(*args, **kwargs))
         return result
 
@@ -101,6 +102,7 @@ def _blocking_context(
         async def leave(_: Limiter) -> None:
             await context.__aexit__(None, None, None)
 
+        _HOLDERS.add(self)
         while True:
             opened = self._open()
             try:
@@ -108,7 +110,6 @@ def _blocking_context(
                 break
             except LimiterLost:
                 continue
-        _HOLDERS.add(self)
         if isinstance(result, Decision):
             self._held[id(result)] = result
         try:
@@ -347,7 +348,13 @@ async def _release(decision: Decision, limiter: Limiter) -> None:
 
 
 _HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()
-"""Limiters that have held slots, which are released when the process exits."""
+"""Limiters that have held slots or waited for them, which ends when the process exits."""
+
+
+async def _end_slots(limiter: Limiter) -> None:
+    """End the waits for slots, then release slots: otherwise a waiting thread would get one."""
+    await limiter.end_waits(is_exiting=True)
+    await limiter.release_held()
 
 
 def _release_at_exit() -> None:
@@ -356,7 +363,7 @@ def _release_at_exit() -> None:
     for limiter in list(_HOLDERS):
         if limiter.is_open:
             with suppress(Exception):  # The process ends; the slots end after their period.
-                limiter.start(Limiter.release_held).result(timeout=2 * UNDO_WITHIN)
+                limiter.start(_end_slots).result(timeout=2 * UNDO_WITHIN)
 
 
 atexit.register(_release_at_exit)

@@ -30,6 +30,8 @@ class SlotHolder:
         self._waiting: dict[runtime.CancelScope, None] = {}
         """Scopes of the calls of `acquire` in progress."""
         self._has_ended = runtime.Event()
+        self._is_exiting = False
+        self._closing = runtime.Event()
 
     async def acquire(
         self,
@@ -56,10 +58,19 @@ class SlotHolder:
             finally:
                 del self._waiting[scope]
                 self._has_ended.set()
+        if decision is None and self._is_exiting:
+            await self._closing.wait()  # Its daemon thread ends with the process.
         return decision
 
-    async def end_waits(self) -> None:
-        """Cancel all calls of `acquire`, and wait until they have given their units back."""
+    async def end_waits(self, *, is_exiting: bool = False) -> None:
+        """Cancel all calls of `acquire`, and wait until they have given their units back.
+
+        When the process exits, the calls do not return: an exception would be printed. They return
+        when the limiter is closed after all.
+        """
+        self._is_exiting = is_exiting
+        if not is_exiting:
+            self._closing.set()
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             while self._waiting:
                 for scope in [*self._waiting]:

@@ -188,6 +188,63 @@ ringfence.Limiter.release_held = told
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "limiter.acquire_limit('1 concurrent', 'key', max_wait=100)",
+        "limiter.hold_limit('1 concurrent', 'key', max_wait=100).__enter__()",
+    ],
+)
+def test_a_daemon_thread_that_waits_does_not_get_the_slot_that_is_released_at_exit(wait):
+    code = f"""
+import threading, ringfence, ringfence.blocking as b
+limiter = b.local({{'domain': 'd', 'descriptors': []}})
+held = limiter.hold_limit('1 concurrent', 'key')
+held.__enter__()
+def wait():
+    {wait}
+    print('the thread got a slot')
+threading.Thread(target=wait, daemon=True).start()
+async def is_waiting(inner):
+    return bool(inner._slots._waiting)
+while not limiter.run(is_waiting):
+    pass
+release = ringfence.Limiter.release_held
+async def told(inner):
+    await release(inner)
+    for _ in range(3):
+        await ringfence.runtime.sleep(0.05)
+    print((await inner.peek_limit('1 concurrent', 'key')).remaining)
+ringfence.Limiter.release_held = told
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_a_limiter_with_waiting_daemon_threads_can_be_closed_late_at_exit():
+    code = """
+import atexit, threading
+atexit.register(lambda: (limiter.close(), print('closed')))  # Runs after that of ringfence.
+import ringfence.blocking as b
+limiter = b.local({'domain': 'd', 'descriptors': []})
+taken = limiter.acquire_limit('1 concurrent', 'key')
+def wait():
+    try:
+        limiter.acquire_limit('1 concurrent', 'key', max_wait=100)
+    except Exception:
+        pass
+threading.Thread(target=wait, daemon=True).start()
+async def is_waiting(inner):
+    return bool(inner._slots._waiting)
+while not limiter.run(is_waiting):
+    pass
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
 def test_a_limit_without_slots_cannot_be_held():
     with local(RULES) as limiter:
         with (
