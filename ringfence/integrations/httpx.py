@@ -20,7 +20,7 @@ from ringfence.client.decision import Decision, Numbers, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import Descriptors, checked_seconds
 from ringfence.errors import ConfigError
-from ringfence.http.callback_checks import require_arguments
+from ringfence.http.callback_checks import require_arguments, require_plain
 from ringfence.integrations._core import clock
 from ringfence.integrations._core.limit_target import (
     AdHocTarget,
@@ -79,9 +79,9 @@ class _Waiting:
                 f"limit cannot be a concurrency limit, got {str(limit)!r}: a transport does not "
                 "know when a response has been read; use `hold_limit` around the request"
             )
-        require_arguments("key", key, "request")
+        _require_function("key", key, "give for instance lambda request: request.url.host")
         if descriptors is not None:
-            require_arguments("descriptors", descriptors, "request")
+            _require_function("descriptors", descriptors, f"write lambda request: {descriptors!r}")
         self.max_wait = checked_seconds("max_wait", max_wait)
         self._limit = limit
         self._key = key
@@ -97,6 +97,13 @@ class _Waiting:
         assert self._domain is not None
         assert self._descriptors is not None
         return RuleTarget(self._domain, self._descriptors(request), 1)
+
+    def slots_error(self) -> ConfigError:
+        """Create the error for a request that matches a rule with a concurrency limit."""
+        return ConfigError(
+            f"descriptors must match no concurrency limit of domain {self._domain!r}: a transport "
+            "does not know when a response has been read; use `hold` around the request"
+        )
 
     def pause(self, request: httpx.Request, now: float, give_up: float) -> float:
         """Return the remaining seconds of the pause that a server has requested by `Retry-After`.
@@ -126,6 +133,18 @@ class _Waiting:
         return isinstance(request.stream, httpx.ByteStream) and now + seconds <= give_up
 
 
+def _require_function(name: str, value: object, advice: str) -> None:
+    """Raise `ConfigError` for a value that is not a function of the request."""
+    if not callable(value):
+        raise ConfigError(f"{name} must be a function of the request, got {value!r}; {advice}")
+    require_plain(name, value)
+    require_arguments(name, value, "request")
+
+
+async def _release(decision: Decision, limiter: Limiter) -> None:
+    await limiter.release(decision)
+
+
 class WaitingTransport(httpx.BaseTransport):
     """Transport for `httpx.Client(transport=WaitingTransport(limiter, "10/s"))`.
 
@@ -150,10 +169,11 @@ class WaitingTransport(httpx.BaseTransport):
         respect_retry_after: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        if isinstance(limiter, Limiter):
+        if not isinstance(limiter, BlockingLimiter):
             raise ConfigError(
-                f"limiter must be one of ringfence.blocking, got {limiter!r}; use it, or "
-                "AsyncWaitingTransport with httpx.AsyncClient"
+                f"limiter must be one of ringfence.blocking, got {limiter!r}; give for instance "
+                "ringfence.blocking.connect('ringfence://...'), or use AsyncWaitingTransport with "
+                "httpx.AsyncClient"
             )
         self._limiter = limiter
         self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, respect_retry_after)
@@ -170,6 +190,9 @@ class WaitingTransport(httpx.BaseTransport):
             decision = self._limiter.run(question)
             if not decision:
                 raise TurnTooLate(request, decision)
+            if decision.slots is not None:
+                self._limiter.release(decision)
+                raise waiting.slots_error()
             response = self._transport.handle_request(request)
             if not waiting.should_retry(request, response, clock.now(), give_up):
                 return response
@@ -196,6 +219,11 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
         respect_retry_after: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        if not isinstance(limiter, Limiter | BlockingLimiter):
+            raise ConfigError(
+                f"limiter must be one of ringfence.connect or ringfence.blocking, got {limiter!r}; "
+                "give for instance ringfence.blocking.connect('ringfence://...')"
+            )
         self._limiter = limiter
         self._waiting = _Waiting(limit, key, domain, descriptors, max_wait, respect_retry_after)
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
@@ -211,6 +239,9 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             decision = await ask(limiter, question)
             if not decision:
                 raise TurnTooLate(request, decision)
+            if decision.slots is not None:
+                await ask(limiter, partial(_release, decision))
+                raise waiting.slots_error()
             response = await self._transport.handle_async_request(request)
             if not waiting.should_retry(request, response, clock.now_async(), give_up):
                 return response

@@ -293,3 +293,45 @@ async def test_the_transport_of_threads_refuses_an_async_limiter():
     async with ringfence.local(RuleSet()) as limiter:
         with pytest.raises(ConfigError, match="AsyncWaitingTransport with"):
             WaitingTransport(limiter, "1/s")
+
+
+SLOT_RULES = {
+    "domain": "out",
+    "descriptors": [
+        {
+            "key": "job",
+            "rate_limit": {"algorithm": "concurrency", "requests_per_unit": 2, "unit": "minute"},
+        },
+    ],
+}
+
+
+def test_a_rule_with_a_concurrency_limit_is_an_error_and_leaves_no_slot():
+    upstream = Upstream()
+    with local(SLOT_RULES) as limiter:
+        options = {"domain": "out", "descriptors": lambda request: {"job": "a"}}
+        transport = WaitingTransport(limiter, transport=httpx.MockTransport(upstream), **options)
+        with httpx.Client(base_url="http://up.test", transport=transport) as client:
+            for _ in range(3):
+                with pytest.raises(ConfigError, match="must match no concurrency limit of domain"):
+                    client.get("/")
+
+        async def ask():
+            async with client_of(limiter, upstream, **options) as client:
+                with pytest.raises(ConfigError, match="must match no concurrency limit of domain"):
+                    await client.get("/")
+
+        anyio.run(ask)
+        assert limiter.peek("out", {"job": "a"}).remaining == 2
+    assert upstream.paths == []
+
+
+@pytest.mark.parametrize("kind", [WaitingTransport, AsyncWaitingTransport])
+def test_invalid_arguments_are_reported_when_a_transport_is_created(kind):
+    with local(RULES) as limiter:
+        with pytest.raises(ConfigError, match=r"limiter must be one of .*got 'ringfence://up'"):
+            kind("ringfence://up", "5/s")
+        with pytest.raises(ConfigError, match="key must be a function of the request, got 'host'"):
+            kind(limiter, "5/s", key="host")
+        with pytest.raises(ConfigError, match=r"got \{'job': 'a'\}; write lambda request: \{'job'"):
+            kind(limiter, domain="out", descriptors={"job": "a"})
