@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct, field
 
 from ringfence.client.decision import Decision, decide
-from ringfence.http import HeaderStyle, LimitHeaders, Refused, Request, Template, refused_body
+from ringfence.errors import ConfigError
+from ringfence.http import (
+    Body,
+    HeaderStyle,
+    LimitHeaders,
+    Refused,
+    Request,
+    Template,
+    refused_body,
+)
+from ringfence.http.callback_checks import require_answer
 from ringfence.http.headers import OUTAGE_HEADER
 from ringfence.integrations._core.effects import CheckSpec, Refusal, Steps
 from ringfence.integrations._core.settings import Response
@@ -82,7 +92,7 @@ class RequestState(Struct):
     def refuse(self, template: Template | None) -> Refusal:
         """Create the refusal that is sent for the denied request."""
         refused = Refused.of(self.decisions[-1], self.request.header("accept"))
-        return Refusal(refused, refused_body(refused, template))
+        return Refusal(refused, _body(refused, template))
 
     def headers(
         self, style: LimitHeaders, status: int, present: Iterable[str]
@@ -111,3 +121,21 @@ class RequestState(Struct):
             fields = [each for each in fields if each[0] != OUTAGE_HEADER]
             fields.append((OUTAGE_HEADER, "allow"))
         return fields
+
+
+def _body(refused: Refused, template: Template | None) -> Body:
+    """Create the body of a refusal. Raises `ConfigError` for an invalid result of the template."""
+    if template is None:
+        return refused_body(refused)
+    made: object = require_answer("template", template(refused))
+    if not (made is None or isinstance(made, str | Body)):
+        raise ConfigError(
+            f"template must return text, a Body or None, got {made!r}; for JSON, return "
+            "Body('application/json', json.dumps(...).encode())"
+        )
+    if isinstance(made, Body) and not isinstance(made.content, bytes):
+        raise ConfigError(
+            f"content of the Body that template returns must be bytes, got {made.content!r}; "
+            "encode it, for example with .encode()"
+        )
+    return refused_body(refused, lambda _: made)

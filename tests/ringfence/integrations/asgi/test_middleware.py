@@ -1,9 +1,12 @@
 """ASGI middleware: allowed and denied requests, exemptions, nesting."""
 
+from typing import Any
+
 import anyio
 import pytest
 
-from ringfence import Decision
+from ringfence import ConfigError, Decision
+from ringfence.http import Body
 from ringfence.integrations._core.lifespan import Message, Receive, Scope, Send
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits, decision_of
 from tests.ringfence.integrations.asgi.app import hello, in_process
@@ -46,6 +49,19 @@ async def test_a_429_has_retry_after_and_must_not_be_stored() -> None:
     assert 1 <= int(answer.headers["retry-after"]) <= 7200
     assert int(answer.headers["content-length"]) == len(answer.body)
     assert b"quota-exceeded" in answer.body
+
+
+NOT_ENCODED: Any = "slow down"
+
+
+@pytest.mark.parametrize(
+    "made", [{"error": "slow down"}, b"slow down", Body("text/plain", NOT_ENCODED)]
+)
+async def test_an_invalid_result_of_the_template_names_the_template(made: Any) -> None:
+    app = RateLimitMiddleware(hello, in_process(), limit="0/hour", template=lambda _: made)
+    async with living(app):
+        with pytest.raises(ConfigError, match="template"):
+            await ask(app)
 
 
 async def test_browsers_get_an_html_page_or_the_template() -> None:
