@@ -150,6 +150,12 @@ class RateLimits:
         steps = policy.admit(state, self, self._counters)
         return await run_steps(steps, self._perform, self._outages)
 
+    async def respond(
+        self, refusal: Refusal, state: RequestState, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send the response to a denied request, in place of the application."""
+        await respond(refusal, state, send)
+
     async def settle(self, state: RequestState, response: Response) -> None:
         """After the response to a request, correct its charges with refunds or further charges."""
         if self._perform is not None:
@@ -203,7 +209,7 @@ class RateLimitMiddleware:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await respond(refusal, state, send)
+            await self.limits.respond(refusal, state, scope, receive, send)
 
     async def _serve(self, state: RequestState, scope: Scope, receive: Receive, send: Send) -> None:
         style = self.limits.policy.headers
@@ -228,7 +234,7 @@ class RateLimitMiddleware:
             if refusal is None:
                 await self._app(scope, receive, send_with_limits)
             else:
-                await respond(refusal, state, send_with_limits)
+                await self.limits.respond(refusal, state, scope, receive, send_with_limits)
             has_failed = False
         finally:
             if state.spent:

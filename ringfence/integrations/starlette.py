@@ -5,10 +5,10 @@ app = Starlette(routes=[Route("/report", limits.limit("5/minute")(report))])
 limits.install(app)
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,6 +22,7 @@ from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi
 from ringfence.integrations._core.asgi_request import AsgiRequest
 from ringfence.integrations._core.effects import Refusal
+from ringfence.integrations._core.lifespan import Receive, Scope, Send
 from ringfence.integrations._core.policy import Policy
 from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.settings import LimitSpec, ViewOptions
@@ -126,6 +127,22 @@ class RateLimits(asgi.RateLimits):
         """Whether `exempt` was applied to an endpoint."""
         return self in getattr(endpoint, _EXEMPT, ())
 
+    async def respond(
+        self, refusal: Refusal, state: RequestState, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send the response to a denied request: that of the application's handler, if any."""
+        handler = _own_handler(scope.get("app"), refusal.refused.status)
+        if handler is None:
+            await super().respond(refusal, state, scope, receive, send)
+            return
+        request, error = Request(scope, receive), TooManyRequests(refusal)
+        if iscoroutinefunction(handler):
+            answer = handler(request, error)
+        else:  # As Starlette does with a plain function.
+            answer = await run_in_threadpool(handler, request, error)
+        response = await answer if isinstance(answer, Awaitable) else answer
+        await response(scope, receive, send)
+
     async def require(self, policy: Policy, connection: HTTPConnection) -> None:
         """Check a request against the limits of a policy; raise `TooManyRequests` when it is
         denied."""
@@ -133,6 +150,13 @@ class RateLimits(asgi.RateLimits):
         refusal = await self.admit(policy, state)
         if refusal is not None:
             raise TooManyRequests(refusal)
+
+
+def _own_handler(app: object, status: int) -> Callable[..., Any] | None:
+    """Return the handler of denied requests that an application has added; None without one."""
+    handlers: Mapping[object, Callable[..., Any]] = getattr(app, "exception_handlers", {})
+    handler = handlers.get(status) or handlers.get(TooManyRequests)
+    return None if handler is _answer else handler
 
 
 async def _answer(request: Request, error: Exception) -> Response:

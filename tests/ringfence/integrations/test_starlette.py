@@ -124,6 +124,32 @@ async def test_an_exception_handler_receives_the_refusal_and_its_response_has_th
     assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("denial", [TooManyRequests, 429])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_handler_also_answers_denials_of_the_general_limit(
+    denial: int | type[Exception], is_async: bool
+) -> None:
+    limits = RateLimits(local_limiter, limit="1/hour")
+    app = Starlette(routes=[Route("/", hello)])
+    limits.install(app)
+
+    def handle(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TooManyRequests)
+        return PlainTextResponse(f"{request.url.path} {error.decision.limit}", error.status_code)
+
+    async def handle_async(request: Request, error: Exception) -> Response:
+        return handle(request, error)
+
+    app.add_exception_handler(denial, handle_async if is_async else handle)
+    async with living(app):
+        await ask(app)
+        answer = await ask(app)
+
+    assert (answer.status, answer.body) == (429, b"/ 1")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["cache-control"] == "no-store"
+
+
 async def test_retry_after_is_absent_if_a_handler_returns_success() -> None:
     limits = RateLimits(local_limiter, headers="both")
     app = Starlette(routes=[Route("/", limits.limit("1/hour")(hello))])
