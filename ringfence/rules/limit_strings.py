@@ -48,6 +48,8 @@ _LONGEST_NUMBER = 20
 
 def parse_limit(text: str) -> Limit:
     """Parse the text of a limit. Raises `ConfigError` with the position in the text and the fix."""
+    if not isinstance(text, str):
+        raise ConfigError(f"limit must be text such as '5/minute', got {text!r}; write it as text")
     if len(text) > LONGEST_TEXT:
         raise ConfigError(
             f"limit must have at most {LONGEST_TEXT} characters, got {text[:40]!r}...; shorten it"

@@ -41,7 +41,7 @@ from ringfence.client.connect import RulesSource, connected, local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter, closed_error
 from ringfence.client.requests.check_ops_plain import LocalCheck
-from ringfence.client.requests.descriptors import Descriptors
+from ringfence.client.requests.descriptors import Descriptors, require_paths
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
@@ -216,6 +216,7 @@ class BlockingLimiter:
         """Declare the descriptor keys of later checks; see `Limiter.expect`.
 
         The list is empty before the first call connects."""
+        require_paths(domain, paths)
         expected = (domain, tuple([tuple(path) for path in paths]))
         with self._lock:
             if len(self._expected) < _MAX_EXPECTED:

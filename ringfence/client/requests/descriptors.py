@@ -5,7 +5,7 @@ with the checks of other callers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
@@ -19,6 +19,7 @@ __all__ = [
     "described",
     "require_requests",
     "require_domain",
+    "require_paths",
     "require_text",
 ]
 
@@ -132,16 +133,34 @@ def require_domain(domain: object) -> None:
         )
 
 
+def require_paths(domain: object, paths: Sequence[object]) -> None:
+    """Raise `ConfigError` unless a domain is text, and each path is a list of descriptor keys."""
+    require_domain(domain)
+    for path in paths:
+        if isinstance(path, str):
+            raise ConfigError(
+                f"path must be a list of descriptor keys, got {path!r}; write [{path!r}]"
+            )
+        if not isinstance(path, Sequence) or not all([isinstance(key, str) for key in path]):
+            raise ConfigError(
+                f"path must be a list of descriptor keys, got {path!r}; give for instance "
+                "['client']"
+            )
+
+
 def require_text(descriptors: Sequence[Descriptor]) -> None:
     """Raise `ConfigError` unless keys and values are text, because no rule could match them."""
     for descriptor in descriptors:
         for key, value in descriptor.entries:
-            for each in (key, value):
-                if not isinstance(each, str):
-                    if isinstance(each, bytes):
-                        advice = "decode it"
-                    else:
-                        advice = "leave it out" if each is None else f"write {str(each)!r}"
-                    raise ConfigError(
-                        f"descriptor entry {key!r} must be text, got {value!r}; {advice}"
-                    )
+            if not isinstance(key, str):
+                _raise_not_text("key of a descriptor entry", key)
+            if not isinstance(value, str):
+                _raise_not_text(f"descriptor entry {key!r}", value)
+
+
+def _raise_not_text(what: str, value: object) -> NoReturn:
+    if isinstance(value, bytes):
+        advice = "decode it"
+    else:
+        advice = "leave it out" if value is None else f"write {str(value)!r}"
+    raise ConfigError(f"{what} must be text, got {value!r}; {advice}")

@@ -9,7 +9,7 @@ no rule.
 import logging
 from collections.abc import Mapping, Sequence
 
-from ringfence.client.requests.descriptors import require_domain
+from ringfence.client.requests.descriptors import require_domain, require_paths
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.unmatched_requests import unknown_domain, unknown_path
@@ -53,6 +53,7 @@ class UnmatchedChecks:
 
         `rules` is None when they are not known yet; then `verify` compares them later.
         """
+        require_paths(domain, paths)
         kinds = [(domain, tuple(path)) for path in paths]
         for kind in kinds:
             if len(self._expected) < _MAX:

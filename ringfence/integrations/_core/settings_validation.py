@@ -147,10 +147,20 @@ def _value_problem(name: str, value: object) -> str:
     is_valid, expected = _CHECKS.get(name, (_is_any, ""))
     if not is_valid(value):
         return f"{name} must be {expected}, got {value!r}"
+    if name == "exempt_paths":
+        return _path_problem(value)
     if name in _CHECKS and callable(value):
         try:
             require_plain(name, value)
             require_arguments(name, value, *_ARGUMENTS[name])
         except ConfigError as error:
             return str(error)
+    return ""
+
+
+def _path_problem(paths: object) -> str:
+    assert isinstance(paths, Collection)
+    for path in paths:
+        if not path.startswith(("/", "*")):
+            return f"exempt_paths must begin with '/', got {path!r}; write {'/' + path!r}"
     return ""

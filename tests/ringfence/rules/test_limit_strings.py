@@ -174,3 +174,9 @@ def test_an_error_contains_the_position_and_the_fix(text, place, fix):
 
     assert place in str(caught.value)
     assert fix in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, None, b"5/minute"])
+def test_a_limit_that_is_not_text_is_an_error(value):
+    with pytest.raises(ConfigError, match="limit must be text such as '5/minute', got"):
+        parse_limit(value)

@@ -2,6 +2,7 @@
 
 import pytest
 
+import ringfence.blocking
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import Descriptor
@@ -112,3 +113,34 @@ async def test_a_malformed_ad_hoc_limit_is_an_error():
     async with limiter_of() as limiter:
         with pytest.raises(ConfigError):
             await limiter.check_limit("a few per minute", "key")
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "message"),
+    [
+        ({1: "b"}, r"^key of a descriptor entry must be text, got 1; write '1'$"),
+        ({"a": 1}, r"^descriptor entry 'a' must be text, got 1; write '1'$"),
+        ({b"a": "b"}, r"^key of a descriptor entry must be text, got b'a'; decode it$"),
+    ],
+)
+async def test_the_error_for_an_entry_names_the_key_or_the_value(descriptor, message):
+    async with limiter_of(described("user", 5)) as limiter:
+        with pytest.raises(ConfigError, match=message):
+            await limiter.check("d", descriptor)
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ((5,), "domain must be text"),
+        (("d", "user"), r"path must be a list of descriptor keys, got 'user'; write \['user'\]"),
+        (("d", 5), "path must be a list of descriptor keys, got 5"),
+        (("d", [5]), r"path must be a list of descriptor keys, got \[5\]"),
+    ],
+)
+async def test_expected_paths_are_lists_of_text(expected, message):
+    async with limiter_of(described("user", 5)) as limiter:
+        with pytest.raises(ConfigError, match=message):
+            limiter.expect(*expected)
+    with pytest.raises(ConfigError, match=message):
+        ringfence.blocking.connect("ringfence://localhost").expect(*expected)

@@ -59,6 +59,10 @@ def test_plain_asgi_and_wsgi_import_no_framework() -> None:
             {"exempt_paths": "/ping"},
             r"exempt_paths must be a list, such as \['/ping'\], got '/ping'",
         ),
+        (
+            {"exempt_paths": ["/ping", "health"]},
+            "exempt_paths must begin with '/', got 'health'; write '/health'",
+        ),
         ({"exempt_paths": None}, "exempt_paths must be a list.*, got None"),
         ({"exempt_methods": "HEAD"}, "exempt_methods must be a list.*, got 'HEAD'"),
         ({"exempt_methods": [7]}, "exempt_methods must be a list.*, got .7."),
