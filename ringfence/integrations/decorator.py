@@ -74,6 +74,7 @@ def limited(
         raise ConfigError(f"when_denied must be raise, wait or return, got {when_denied!r}")
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+        _require_function(function)
         full_name = name or _full_name(function)
         for setting, value in (("key", key), ("descriptors", descriptors), ("cost", cost)):
             if callable(value):
@@ -159,6 +160,19 @@ async def _held(limiter: _Limiter, decision: Decision) -> AsyncIterator[None]:
             await ask(limiter, release)
 
 
+def _require_function(function: object) -> None:
+    """Raise `ConfigError` for a value that the decorator cannot wrap."""
+    if isinstance(function, classmethod | staticmethod):
+        kind = type(function).__name__
+        raise ConfigError(
+            f"@limited must decorate a function, got a {kind}; write @{kind} above @limited"
+        )
+    if not callable(function):
+        raise ConfigError(
+            f"@limited must decorate a function, got {function!r}; write it above def"
+        )
+
+
 def _full_name(function: Callable[..., object]) -> str:
     try:
         return f"{function.__module__}.{function.__qualname__}"
@@ -214,7 +228,10 @@ def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tup
     def read(*args: object, **kwargs: object) -> tuple[str, ...]:
         if not names:
             return ()
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{getattr(function, '__qualname__', function)}() {error}") from None
         bound.apply_defaults()
         return tuple(str(bound.arguments[each]) for each in names)
 

@@ -11,7 +11,7 @@ Decorators only mark a view; limits are checked before the request is dispatched
 decorators does not matter, and async views work as well.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
 import click
@@ -274,5 +274,15 @@ def _describe(policy: Policy) -> str:
         what = f"as {getattr(settings.limit, '__qualname__', 'a function')} says"
     else:
         what = str(settings.limit)
-    keys = settings.keys if isinstance(settings.keys, str) else "keys of its own"
-    return f"{what} by {keys}"
+    return f"{what} by {_describe_keys(settings.keys)}"
+
+
+def _describe_keys(keys: object) -> str:
+    """Format the setting `keys` as one would write it, with the names of functions."""
+    if isinstance(keys, str):
+        return keys
+    if isinstance(keys, Mapping):
+        return "+".join([f"{entry}={_describe_keys(name)}" for entry, name in keys.items()])
+    if isinstance(keys, Iterable):
+        return " and ".join([_describe_keys(each) for each in keys])
+    return f"{getattr(keys, '__qualname__', 'a function')}()"

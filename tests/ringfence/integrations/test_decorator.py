@@ -334,3 +334,21 @@ def test_a_callback_can_omit_arguments_that_have_defaults(limiter):
         return True
 
     assert mail("ann")
+
+
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_the_error_for_a_method_decorator_below_names_the_right_order(limiter, kind):
+    advice = f"got a {kind.__name__}; write @{kind.__name__} above @limited"
+    with pytest.raises(ConfigError, match=advice):
+        limited(limiter, "5/hour")(kind(lambda: 1))
+    with pytest.raises(ConfigError, match="must decorate a function, got 5"):
+        limited(limiter, "5/hour")(5)
+
+
+def test_the_error_for_a_wrong_call_names_the_function(limiter):
+    @limited(limiter, "5/hour", key="user")
+    def greet(user):
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"greet\(\) missing a required argument: 'user'"):
+        greet()

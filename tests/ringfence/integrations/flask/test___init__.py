@@ -397,11 +397,18 @@ def test_a_limit_that_a_decorator_hides_is_logged(
     assert statuses(app, "/b") == [429]
 
 
+def tenant_of(request: object) -> str:
+    return "a"
+
+
 def test_the_command_lists_the_limits_of_each_route(app: Flask, limiter: BlockingLimiter) -> None:
     limits = RateLimits(app, limiter, domain="api")
     app.get("/report")(limits.limit("5/minute", keys="user_or_ip")(view_named("report")))
     app.post("/open")(limits.exempt(view_named("open")))
     app.get("/healthz")(view_named("healthz"))
+    own = {"tenant": lambda request: "a", "client": "ip"}
+    app.get("/own")(limits.limit("5/minute", keys=["user", own])(view_named("own")))
+    app.get("/read")(limits.limit("5/minute", keys=tenant_of)(view_named("read")))
 
     shown = app.test_cli_runner().invoke(args=["ringfence", "rules"]).output.splitlines()
 
@@ -409,3 +416,6 @@ def test_the_command_lists_the_limits_of_each_route(app: Flask, limiter: Blockin
     assert lines["/report"].endswith("rules of domain api by client=ip; 5/minute by user_or_ip")
     assert lines["/open"].split(None, 2) == ["POST", "/open", "no limit"]
     assert lines["/healthz"].endswith("exempt")
+    assert "5/minute by user and tenant=" in lines["/own"]
+    assert lines["/own"].endswith("<lambda>()+client=ip")
+    assert lines["/read"].endswith("5/minute by tenant_of()")
