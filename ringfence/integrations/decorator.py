@@ -1,10 +1,10 @@
 """Decorator that limits the calls of a function, sync or async."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial, wraps
-from typing import Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import anyio
 
@@ -30,8 +30,72 @@ __all__ = ["OverLimit", "limited"]
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
+_Default = TypeVar("_Default")
+_Default_co = TypeVar("_Default_co", covariant=True)
 _Limiter: TypeAlias = Limiter | BlockingLimiter
 _Key: TypeAlias = str | Sequence[str] | Callable[..., object]
+
+
+class _ReturningDefault(Protocol[_Default_co]):
+    """Decorator whose functions return a default when a call is denied."""
+
+    @overload
+    def __call__(
+        self, function: Callable[_Params, Coroutine[Any, Any, _Result]], /
+    ) -> Callable[_Params, Coroutine[Any, Any, _Result | _Default_co]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[_Params, _Result], /
+    ) -> Callable[_Params, _Result | _Default_co]: ...
+
+
+@overload
+def limited(
+    limiter: _Limiter | Callable[[], _Limiter],
+    limit: str | Limit | None = None,
+    *,
+    key: _Key = (),
+    name: str | None = None,
+    domain: str | None = None,
+    descriptors: Callable[..., Descriptors] | Descriptors | None = None,
+    cost: int | Callable[..., int] = 1,
+    when_denied: Literal["return"],
+    max_wait: float = 10.0,
+    default: None = None,
+) -> _ReturningDefault[None]: ...
+
+
+@overload
+def limited(
+    limiter: _Limiter | Callable[[], _Limiter],
+    limit: str | Limit | None = None,
+    *,
+    key: _Key = (),
+    name: str | None = None,
+    domain: str | None = None,
+    descriptors: Callable[..., Descriptors] | Descriptors | None = None,
+    cost: int | Callable[..., int] = 1,
+    when_denied: Literal["return"],
+    max_wait: float = 10.0,
+    default: _Default,
+) -> _ReturningDefault[_Default]: ...
+
+
+@overload
+def limited(
+    limiter: _Limiter | Callable[[], _Limiter],
+    limit: str | Limit | None = None,
+    *,
+    key: _Key = (),
+    name: str | None = None,
+    domain: str | None = None,
+    descriptors: Callable[..., Descriptors] | Descriptors | None = None,
+    cost: int | Callable[..., int] = 1,
+    when_denied: Literal["raise", "wait"] = "raise",
+    max_wait: float = 10.0,
+    default: None = None,
+) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]: ...
 
 
 def limited(
@@ -46,7 +110,7 @@ def limited(
     when_denied: Literal["raise", "wait", "return"] = "raise",
     max_wait: float = 10.0,
     default: object = None,
-) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
+) -> Callable[[Callable[_Params, Any]], Callable[_Params, Any]]:
     """Check before each call of the function, and call it only when the check is allowed.
 
     A call spends units of `limit`, an ad-hoc limit, per `key`; or of the rules of `domain` that

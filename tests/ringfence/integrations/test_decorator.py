@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,6 +14,7 @@ from ringfence.errors import ConfigError
 from ringfence.integrations.decorator import OverLimit, limited
 from ringfence.rules import RuleSet
 
+ROOT = Path(__file__).parents[3]
 RULES = {
     "domain": "jobs",
     "descriptors": [
@@ -352,3 +356,59 @@ def test_the_error_for_a_wrong_call_names_the_function(limiter):
 
     with pytest.raises(TypeError, match=r"greet\(\) missing a required argument: 'user'"):
         greet()
+
+
+TYPED_CALLS = """
+from typing import assert_type
+
+import ringfence.blocking
+from ringfence.integrations.decorator import limited
+
+limiter = ringfence.blocking.connect()
+
+
+@limited(limiter, "5/s", when_denied="return")
+def without_default(number: int) -> str: ...
+
+
+@limited(limiter, "5/s", when_denied="return", default=0)
+def with_default(number: int) -> str: ...
+
+
+@limited(limiter, "5/s", when_denied="return")
+async def asynchronous(number: int) -> str: ...
+
+
+@limited(limiter, "5/s")
+def raising(number: int) -> str: ...
+
+
+class Shop:
+    @limited(limiter, "5/s", key="number", when_denied="return")
+    def order(self, number: int) -> str: ...
+
+    @classmethod
+    @limited(limiter, "5/s", when_denied="wait")
+    def open(cls, number: int) -> str: ...
+
+
+async def check_types() -> None:
+    assert_type(without_default(1), str | None)
+    assert_type(with_default(1), str | int)
+    assert_type(await asynchronous(1), str | None)
+    assert_type(raising(1), str)
+    assert_type(Shop().order(1), str | None)
+    assert_type(Shop.open(1), str)
+"""
+
+
+def test_the_default_of_a_denied_call_is_in_the_type_of_the_result(tmp_path):
+    program = tmp_path / "calls.py"
+    program.write_text(TYPED_CALLS, "utf-8")
+    options = ["--config-file=", "--strict", "--disable-error-code=empty-body"]
+    command = [sys.executable, "-m", "mypy", *options, str(program)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
