@@ -15,6 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
 
+import anyio
 from msgspec.structs import replace
 
 from ringfence import runtime
@@ -147,6 +148,34 @@ async def connected(
             await limiter.aclose()
 
 
+@asynccontextmanager
+async def _in_one_task() -> AsyncIterator[Callable[[], bool]]:
+    """Raise `ConfigError` if another task leaves the block than has entered it.
+
+    Gives the block a function that returns whether the calling task is still the same.
+    """
+    opener = _current_task()
+
+    def is_same() -> bool:
+        return _current_task() == opener
+
+    try:
+        yield is_same
+    except RuntimeError as error:
+        if is_same():
+            raise
+        raise ConfigError(
+            "ringfence.connect(...) must be closed in the task that opened it, got another task; "
+            "write `async with` in one function, or use ringfence.blocking.connect. The async "
+            "fixtures of pytest-asyncio may run in two tasks"
+        ) from error
+
+
+def _current_task() -> object:
+    """Return what identifies the running task on trio and asyncio; None on other runtimes."""
+    return anyio.get_current_task().id if runtime.current_runtime() is None else None
+
+
 def _parsed_address(url: str | None) -> ClusterUrl:
     """Parse the address of a cluster; None takes it from the environment. Raises `ConfigError`."""
     address = os.environ.get(ENVIRONMENT) if url is None else url
@@ -215,7 +244,7 @@ async def open_cluster(
             scopes.append(scope)
             await run(task_status=task_status)
 
-    async with runtime.open_task_group() as tasks:
+    async with _in_one_task() as is_same_task, runtime.open_task_group() as tasks:
         try:
             transport = _new_transport(tls)
             await tasks.start(keep, transport.run)
@@ -244,7 +273,8 @@ async def open_cluster(
         finally:
             for scope in scopes:
                 scope.cancel()
-            tasks.cancel_scope.cancel()
+            if is_same_task():  # Otherwise, this would cancel the task that has opened it.
+                tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
