@@ -26,8 +26,12 @@ async def report() -> str:
 
 
 @app.get("/budget")
-async def budget(decision: Annotated[Decision, limits.depends("100/hour")]) -> dict[str, object]:
-    """Views may look at the decision."""
+async def budget(
+    decision: Annotated[Decision | None, limits.depends("100/hour")],
+) -> dict[str, object]:
+    """Views may look at the decision, which is None if no limit counts the request."""
+    if decision is None:
+        return {}
     return {"limit": decision.limit, "remaining": decision.remaining}
 
 
