@@ -148,7 +148,8 @@ class Cover(Struct):
                     log.release(key, slot, cost)
                     self.sent_log.remove_slots(key, [slot])
                 else:
-                    refunded = outcomes.slot_ids[at] - log.take_back(key, cost)
+                    removed = outcomes.slot_ids[at]  # Other units of the refund do not count.
+                    refunded = removed - log.take_back(key, min(cost, removed))
                     if refunded > 0:
                         age_ns = batch.ages_ns[at] if batch.ages_ns else 0
                         period_ns = period_of_row(batch, at, period_of)

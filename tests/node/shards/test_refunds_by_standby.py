@@ -152,6 +152,36 @@ def test_a_refund_does_not_reach_a_later_window() -> None:
     assert owner.used == 3
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit.of_ns(1000, 10 * S, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(1000, 10 * S),
+        Limit.of_ns(1000, 10 * S, slots=5),
+        Limit.of_ns(1000, 10 * S, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(1000, 10 * S, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(1000, 10 * S, Algorithm.LEAKY_BUCKET),
+    ],
+    ids=names,
+)
+def test_a_refund_of_units_that_no_longer_count_removes_no_later_units(limit: Limit) -> None:
+    owner, standby = Host("b", carried=limit), Host("a", carried=limit)
+    owner.start(100)
+    owner.copy_to(standby)
+    standby.cover("b")
+    standby.spend(60)
+    owner.now = standby.now = NOW + 21 * S
+    standby.spend(60)
+
+    batch = Batch(Op.REFUND, [KEY], [60], limits=[limit], which=[1], ages_ns=[21 * S])
+    outcomes = decide_batch(standby.engine, batch, standby.now)
+    standby.ownership.record_decided(batch, outcomes, standby.now)
+    assert standby.used == 60
+    owner.pull(standby)
+
+    assert owner.used == 60
+
+
 def test_refunds_are_forgotten_after_a_period() -> None:
     log = FallbackLog()
     for number in range(40):

@@ -123,7 +123,9 @@ def test_the_log_of_a_covered_shard_follows_each_operation(
     host.spend(5)
 
     batch = Batch(op, [KEYS[0], KEY], [7, cost])
-    host.ownership.record_decided(batch, outcomes([Code.DENIED, code]), NOW)
+    decided = outcomes([Code.DENIED, code])
+    decided.slot_ids[1] = min(cost, 5) if op is Op.REFUND else 0
+    host.ownership.record_decided(batch, decided, NOW)
 
     assert logged(host) == units
     assert host.ownership.covers[SHARD].log.keys == ([KEY] if units else [])
