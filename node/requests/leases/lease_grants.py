@@ -72,14 +72,14 @@ class Lender(Generic[ClientT]):
         on_freed: Callable[[Sequence[bytes]], None] | None = None,
         on_changed: Callable[[bytes], None] | None = None,
         on_settled: Callable[[ClientT, bytes, int], None] | None = None,
-        on_returned: Callable[[ClientT, bytes, int], None] | None = None,
+        on_returned: Callable[[ClientT, bytes, int], int] | None = None,
         process_of: Callable[[ClientT], object] = _itself,
         uptime: Callable[[], int] | None = None,
     ) -> None:
         """`on_freed` is called with keys that have more units available, and `on_changed` with a
-        key whose lent units change. `on_settled` gets the units that a client was charged, and
-        `on_returned` those that were refunded later. `process_of` returns the identity of a
-        client's process.
+        key whose lent units change. `on_settled` gets the units that a client was charged.
+        `on_returned` gets the unspent ones among them, and returns how many of them the client has
+        not refunded already. `process_of` returns the identity of a client's process.
 
         `uptime` measures how long a lease lasts. It is monotonic: unlike the cluster's clock, it
         never jumps. None means that the times of the calls never jump.
@@ -320,13 +320,13 @@ class Lender(Generic[ClientT]):
         """Refund units of a lease that was charged in full when it ended, because the client could
         not report in time, for example while this process was suspended."""
         lease = self._pop_unreported(number)
+        if units and self._on_returned is not None:
+            units = self._on_returned(lease.client, lease.key, units)
         if units:
             age_ns = max(0, self._elapsed(now) - lease.until)
             self._engine.refund([lease.key], [units], [age_ns], (), (), (), now)
             if self._on_changed is not None:
                 self._on_changed(lease.key)
-            if self._on_returned is not None:
-                self._on_returned(lease.client, lease.key, units)
 
     def _leases_of(self, key: bytes) -> Sequence[_Lease[ClientT]]:
         return [*self._of_key.get(key, {}).values()]

@@ -71,9 +71,12 @@ class RefundLedger:
             add_units(self._charges, key, units, span, now)
             self._drop_oldest()
 
-    def returned(self, key: bytes, units: int) -> None:
-        """Remove units of a lease from those that `spent` added, because they were not spent."""
-        self.bound(Batch(Op.REFUND, [key], [units]))
+    def returned(self, key: bytes, units: int) -> int:
+        """Remove units of a lease from those that `spent` added, because they were not spent.
+
+        Returns how many units were removed. The client has refunded the others already.
+        """
+        return units - self.bound(Batch(Op.REFUND, [key], [units]))
 
     def bound(self, batch: Batch) -> int:
         """Reduce the costs of a batch of refunds to what was charged; return the units removed.

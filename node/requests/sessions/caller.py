@@ -43,9 +43,9 @@ class Caller(Protocol):
         """Record units that this client has spent from a lease, because it may refund at most what
         it spent."""
 
-    def returned(self, key: bytes, units: int) -> None:
+    def returned(self, key: bytes, units: int) -> int:
         """Remove units of a lease from those that `spent` recorded, because the client has not
-        spent them."""
+        spent them; return how many of them the client has not refunded already."""
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """Close the connection with an error code and a reason."""

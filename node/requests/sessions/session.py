@@ -181,11 +181,12 @@ class Session:
         if self._sender is not None and self._sender.ledger is not None:
             self._sender.ledger.spent(key, units)
 
-    def returned(self, key: bytes, units: int) -> None:
+    def returned(self, key: bytes, units: int) -> int:
         """Remove units of a lease from those that `spent` recorded, because the client has not
-        spent them."""
-        if self._sender is not None and self._sender.ledger is not None:
-            self._sender.ledger.returned(key, units)
+        spent them; return how many of them the client has not refunded already."""
+        if self._sender is None or self._sender.ledger is None:
+            return units
+        return self._sender.ledger.returned(key, units)
 
     # -- authentication ------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from node.requests.leases.lease_grants import Lender
+from node.requests.refunds.refund_ledger import RefundLedger
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.rules import adhoc_rule, encode_key
 from ringfence.wire import UNKNOWN_LEASE, Batch, LeaseGrant, LeaseRequest, Op
@@ -30,6 +31,7 @@ class Lending:
         self.freed: list[bytes] = []
         self.changed: list[bytes] = []
         self.settled: list[tuple[str, int]] = []
+        self.ledger: RefundLedger | None = None
         self.lender: Lender[str] = Lender(
             self.engine,
             lambda number: self.rule if number == self.rule.id else None,
@@ -37,11 +39,20 @@ class Lending:
             first_lease=7,
             on_freed=self.freed.extend,
             on_changed=self.changed.append,
-            on_settled=lambda client, key, units: self.settled.append((client, units)),
-            on_returned=lambda client, key, units: self.settled.append((client, -units)),
+            on_settled=self.settle,
+            on_returned=self.return_units,
             process_of=lambda client: client.partition(":")[0],
             uptime=uptime,
         )
+
+    def settle(self, client: str, key: bytes, units: int) -> None:
+        self.settled.append((client, units))
+        if self.ledger is not None:
+            self.ledger.spent(key, units)
+
+    def return_units(self, client: str, key: bytes, units: int) -> int:
+        self.settled.append((client, -units))
+        return units if self.ledger is None else self.ledger.returned(key, units)
 
     def lend(self, want: int = 1000, client: str = "one", now: int = 0, **ended: int) -> LeaseGrant:
         """Request a lease; `ended` has the units spent from leases by name, such as `lease_7`."""
@@ -383,3 +394,23 @@ def test_the_first_denial_of_a_key_recalls_exactly_its_leases() -> None:
     assert (allowed.codes, denied.codes) == ([Code.ALLOWED], [Code.DENIED])
     assert before == []
     assert recalled == [("one", [KEY]), ("two", [KEY])]
+
+
+@pytest.mark.parametrize(
+    ("refunded", "spent", "used"), [(200, 0, 400), (30, 30, 400), (0, 50, 450)]
+)
+def test_a_late_report_refunds_no_units_that_the_client_has_refunded_already(
+    refunded: int, spent: int, used: int
+) -> None:
+    w, now = Lending(), 2 * NS_PER_SECOND
+    w.ledger = RefundLedger(lambda: now, lambda key: LIMIT)
+    w.ask(Op.CHECK, 400)
+    w.lend(want=200)
+    w.lender.expire(now)
+    refund = Batch(Op.REFUND, [w.key], [refunded])
+    assert w.ledger.bound(refund) == 0
+    w.lender.decide(refund, now)
+
+    w.lend(want=0, now=now, lease_7=spent)
+
+    assert w.used(now) == used
