@@ -60,12 +60,18 @@ class CounterMerge:
         counters: Counters,
         changed: ChangedKeys,
         on_arrived: Callable[[Sequence[bytes]], None],
+        on_refunded: Callable[[Sequence[bytes], int], None] | None = None,
     ) -> None:
-        """`on_arrived` is called with keys whose counters this node holds from now on."""
+        """`on_arrived` is called with keys whose counters this node holds from now on.
+
+        `on_refunded` is called with keys whose units were removed now, because another member had
+        refunded or reset them.
+        """
         self._engine = engine
         self._counters = counters
         self._changed = changed
         self._on_arrived = on_arrived
+        self._on_refunded = on_refunded
 
     def restore(self, counts: Snapshot, at: int) -> None:
         """Replace the counters of some keys by a snapshot that was taken at the instant `at`."""
@@ -150,6 +156,8 @@ class CounterMerge:
             ages_ns = [number for row in rows.values() for number in row[::2]]
             self._remove(of_pairs, units, ages_ns, [0] * len(units), now, _age_of_refund)
             self._changed.update(rows)
+            if self._on_refunded is not None:
+                self._on_refunded([*rows], now)
 
     def _keep_first_hits(
         self, rows: Mapping[bytes, Sequence[int]], counts: Snapshot, at: int, now: int

@@ -273,6 +273,15 @@ class Lender(Generic[ClientT]):
                 self._charge(lease, lease.units, 0, now)
                 self._close(number)
 
+    def on_units_removed(self, keys: Sequence[bytes], now: int) -> None:
+        """Forget the ended leases of keys from whose counters a standby's refund or reset has
+        removed units, if units of these leases may be among them."""
+        for key in keys:
+            unreported = self._unreported_of_key.get(key, ())
+            units = sum([self._unreported[number].units for number in unreported])
+            if units > self._engine.used(key, now):
+                self._forget_unreported([key])
+
     def expire(self, now: int) -> None:
         """Charge all units of expired leases whose clients have not reported what they spent."""
         if not (self._due or self._unreported):

@@ -69,6 +69,7 @@ class ShardOwnership:
         self._states = ShardStates(
             *(me, engine, counters, self.changed, self.replicas, checks, on_arrived, on_transition),
             first_origin=first_slot(me, first_id),
+            on_refunded=None if lender is None else lender.on_units_removed,
         )
         self.held, self.held_states = self._states.held, self._states.held_states
         """By shard: 1 or its state if it is counted here, else 0. The second one is a function."""

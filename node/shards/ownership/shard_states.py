@@ -70,8 +70,10 @@ class ShardStates:
         on_transition: OnTransition | None = None,
         *,
         first_origin: int = 1,
+        on_refunded: Callable[[Sequence[bytes], int], None] | None = None,
     ) -> None:
-        """`on_arrived` is called with keys whose counters this node holds from now on.
+        """`on_arrived` is called with keys whose counters this node holds from now on. For
+        `on_refunded` see `CounterMerge`.
 
         `on_transition` is called before each transition; simulations use it. Origins of counters
         are numbered from `first_origin`.
@@ -90,7 +92,7 @@ class ShardStates:
         self.unasked = UnaskedStandbys(me)
         self.origins = ShardOrigins(first_origin)
         self.transfers = OutgoingTransfers()
-        self.merge = CounterMerge(engine, counters, changed, on_arrived)
+        self.merge = CounterMerge(engine, counters, changed, on_arrived, on_refunded)
         self.rounds = RoundTimer()
         """Rounds of the task that fetches, offers and forgets shards."""
         self._engine, self._counters, self._changed = engine, counters, changed

@@ -6,7 +6,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows
 from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, Op, Results, Source
+from ringfence.wire import Batch, LeaseRequest, Op, Results, Source
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 S = 10**9
@@ -134,6 +134,50 @@ def test_an_owner_releases_slots_of_a_key_that_its_standby_has_reset() -> None:
     resume(owner, standby)
 
     assert owner.used == 0
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("spent", [0, 50])
+def test_a_late_report_refunds_no_units_of_a_lease_that_the_standby_has_reset(
+    limit: Limit, spent: int
+) -> None:
+    owner, standby = Host("b", limit, lends=True), Host("a", limit)
+    assert owner.lender is not None
+    owner.start(400)
+    assert owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now).lease == 7
+    owner.copy_to(standby)
+    owner.now = standby.now = NOW + 2 * S
+    standby.cover("b")
+    reset(standby)
+    standby.spend(300)
+    owner.lender.expire(owner.now)
+    resume(owner, standby)
+
+    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [spent]), owner.now)
+
+    assert owner.used == 300
+
+
+@pytest.mark.parametrize(("refunded", "used"), [(0, 400), (100, 300)])
+def test_a_late_report_refunds_a_lease_after_another_refund_by_the_standby(
+    refunded: int, used: int
+) -> None:
+    limit = LIMITS[0]
+    owner, standby = Host("b", limit, lends=True), Host("a", limit)
+    assert owner.lender is not None
+    owner.start(400)
+    owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now)
+    owner.copy_to(standby)
+    owner.now = standby.now = NOW + 2 * S
+    standby.cover("b")
+    if refunded:
+        refund(standby, refunded)
+    owner.lender.expire(owner.now)
+    resume(owner, standby)
+
+    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [0]), owner.now)
+
+    assert owner.used == used
 
 
 def test_a_refund_does_not_reach_a_later_window() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from itertools import count
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -10,12 +11,14 @@ from hashring import NodeId, shard_of
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
+from node.requests.leases.lease_grants import Lender
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
+from ringfence.rules import adhoc_rule
 from ringfence.wire import (
     Batch,
     CheckId,
@@ -48,9 +51,15 @@ class Host:
     """Shard ownership and engine of a node."""
 
     def __init__(
-        self, name: str, limit: Limit | None = None, *, carried: Limit | None = None
+        self,
+        name: str,
+        limit: Limit | None = None,
+        *,
+        carried: Limit | None = None,
+        lends: bool = False,
     ) -> None:
-        """`carried`, when given, is a limit that each check contains, so that no rule has it."""
+        """`carried`, when given, is a limit that each check contains, so that no rule has it.
+        `lends` means that the host lends units to clients."""
         self.name = NodeId(name)
         self.carried = [carried] if carried else []
         self.now = NOW
@@ -58,6 +67,12 @@ class Host:
         self.engine = Engine(max_keys=100)
         if carried is None:
             self.engine.set_rules({RULE: EngineRule(limit or Limit.of_ns(1000, DAY))})
+        self.lender: Lender[Any] | None = None
+        if lends:
+            rule = adhoc_rule(limit or Limit.of_ns(1000, DAY))
+            self.lender = Lender(
+                self.engine, lambda number: rule, lambda client, keys: None, first_lease=7
+            )
         self.arrived: list[bytes] = []
         self.counters = Counters()
         self.checks = DecidedChecks(lambda session, seq: ((), 0))
@@ -71,12 +86,14 @@ class Host:
             max_keys=100,
             decided_checks=self.checks,
             first_id=next(_FIRST_IDS),
+            lender=self.lender,
         )
         self.sender = ShardSender(
             self.ownership,
             self.engine,
             Counters(),
             first_transfer=1,
+            lender=self.lender,
         )
         self.handoff = Handoff(
             *(self.name, self.ownership, self.sender, Counters()),
