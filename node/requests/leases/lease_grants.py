@@ -131,7 +131,8 @@ class Lender(Generic[ClientT]):
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
         """Decide a batch of checks as if all lent units were spent."""
-        if batch.op is Op.RESET and self._unreported:
+        if batch.op is Op.RESET:
+            self.expire(now)
             self._forget_unreported(batch.keys)
         lent_keys = self.lent_keys(batch.keys, now)
         if not lent_keys:

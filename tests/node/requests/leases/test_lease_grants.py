@@ -414,3 +414,14 @@ def test_a_late_report_refunds_no_units_that_the_client_has_refunded_already(
     w.lend(want=0, now=now, lease_7=spent)
 
     assert w.used(now) == used
+
+
+def test_a_late_report_refunds_no_units_of_a_lease_that_ended_when_its_key_was_reset() -> None:
+    w, now = Lending(), 2 * NS_PER_SECOND
+    w.lend(want=200)
+    w.ask(Op.RESET, now=now)
+    w.ask(Op.CHECK, 300, now=now)
+
+    w.lend(want=0, now=now, lease_7=0)
+
+    assert w.used(now) == 300
