@@ -11,7 +11,7 @@ Decides the amount, the borrower and the duration of leases. This module does no
 recalls leases is injected.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
@@ -133,7 +133,7 @@ class Lender(Generic[ClientT]):
         """Decide a batch of checks as if all lent units were spent."""
         if batch.op is Op.RESET:
             self.expire(now)
-            self._forget_unreported(batch.keys)
+            self.forget_unreported(batch.keys)
         lent_keys = self.lent_keys(batch.keys, now)
         if not lent_keys:
             return decide_batch(self._engine, batch, now)
@@ -274,6 +274,18 @@ class Lender(Generic[ClientT]):
                 self._charge(lease, lease.units, 0, now)
                 self._close(number)
 
+    @property
+    def unreported_keys(self) -> list[bytes]:
+        """Keys with leases that have ended without a report a moment ago."""
+        return [*self._unreported_of_key]
+
+    def forget_unreported(self, keys: Iterable[bytes]) -> None:
+        """Forget the ended leases of keys whose counters are reset here, or may be reset by another
+        member that gets them."""
+        for key in keys:
+            for number in [*self._unreported_of_key.get(key, ())]:
+                self._pop_unreported(number)
+
     def on_units_removed(self, keys: Sequence[bytes], now: int) -> None:
         """Forget the ended leases of keys from whose counters a standby's refund or reset has
         removed units, if units of these leases may be among them."""
@@ -281,7 +293,7 @@ class Lender(Generic[ClientT]):
             unreported = self._unreported_of_key.get(key, ())
             units = sum([self._unreported[number].units for number in unreported])
             if units > self._engine.used(key, now):
-                self._forget_unreported([key])
+                self.forget_unreported([key])
 
     def expire(self, now: int) -> None:
         """Charge all units of expired leases whose clients have not reported what they spent."""
@@ -311,12 +323,6 @@ class Lender(Generic[ClientT]):
         self._engine.charge([lease.key], [units], [age_ns], now)
         if self._on_settled is not None:
             self._on_settled(lease.client, lease.key, units)
-
-    def _forget_unreported(self, keys: Sequence[bytes]) -> None:
-        """Forget the ended leases of keys whose counters lose all charged units."""
-        for key in keys:
-            for number in [*self._unreported_of_key.get(key, ())]:
-                self._pop_unreported(number)
 
     def _pop_unreported(self, number: int) -> _Lease[ClientT]:
         lease = self._unreported.pop(number)

@@ -104,6 +104,9 @@ class ShardSender:
         again = self._resend_empty(reply, pull.shards, requester, now)
         lent_keys = [] if self._lender is None else self._lender.all_lent_keys(now)
         lent = group_by(lent_keys, _ALL_SHARDS, is_asked)
+        if self._lender is not None:
+            ended = self._lender.unreported_keys
+            self._lender.forget_unreported([*compress(ended, pick(ended, is_asked))])
         empty = self._empty_of(pull.shards, lent)
         if empty:  # Most shards of most clusters, so they are sent as one group.
             self._ownership.release_empty(empty)

@@ -180,6 +180,27 @@ def test_a_late_report_refunds_a_lease_after_another_refund_by_the_standby(
     assert owner.used == used
 
 
+def test_a_late_report_refunds_no_units_of_a_lease_that_a_later_owner_has_reset() -> None:
+    owner, later = Host("b", LIMITS[0], lends=True), Host("a", LIMITS[0])
+    assert owner.lender is not None
+    owner.start(400)
+    owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now)
+    owner.now = later.now = NOW + 2 * S
+    owner.lender.expire(owner.now)
+    reply = later.ask(owner)
+    [group] = reply.groups
+    assert later.receive(owner.name, reply)
+    owner.ownership.acknowledge(later.name, group.shards, group.transfer_id, NOW)
+    reset(later)
+    later.spend(300)
+    owner.pull(later)
+    assert owner.used == 300
+
+    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [0]), owner.now)
+
+    assert owner.used == 300
+
+
 def test_a_refund_does_not_reach_a_later_window() -> None:
     limit = Limit.of_ns(1000, 10 * S, Algorithm.FIXED_WINDOW)
     owner, standby = Host("b", limit), Host("a", limit)
