@@ -355,7 +355,9 @@ class Leases:
                 del self._unreported[next(iter(self._unreported))]
             until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + _FIRST_RETRY
             self._unreported[place] = _Unreported(key, node, until, retry_at)
-        known = self._unreported[place].spent
+        report = self._unreported[place]
+        report.until = max(report.until, ended_at + _REPORTED_WITHIN)
+        known = report.spent
         known.update({number: units for number, units in spent.items() if number not in known})
         while len(known) > _MOST_REPORTED:
             del known[next(iter(known))]

@@ -188,6 +188,20 @@ def test_the_lease_of_an_owner_that_does_not_return_is_reported_for_30_s():
     assert w.leases.next_deadline() == float("inf")
 
 
+def test_a_lease_is_reported_for_30_s_also_after_an_older_lease_without_an_answer():
+    w = World()
+    w.borrow(units=100, number=1)
+    w.leases.drop_node("owner")
+    w.now += 29.0
+    w.borrow(units=100, number=2)
+    w.spend(7)
+    w.leases.drop_node("owner")
+    w.now += 29.0
+    w.leases.tick(w.now)
+
+    assert w.reported() == [((1, 2), (0, 7))]
+
+
 def test_a_report_without_an_answer_is_sent_again():
     w = World()
     w.borrow(units=100)
