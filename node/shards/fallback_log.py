@@ -42,15 +42,14 @@ class FallbackLog:
 
     def take_back(self, key: bytes, units: int) -> int:
         """Remove units that were refunded, the most recent units first; return their number."""
-        _, parts = self._units.get(key, (0, {}))
-        left = units
-        for number in sorted(parts, reverse=True):
-            struck = min(left, parts[number])
-            parts[number] -= struck
-            left -= struck
-            if not parts[number]:
-                del parts[number]
-        return units - left
+        return _take_newest(self._units, key, units)
+
+    def undo_refund(self, key: bytes, units: int, period_ns: int, now: int) -> None:
+        """Remove units that were refunded here at `now` and by the owner, so that they are refunded
+        once: first from the refunded units of the owner."""
+        left = units - _take_newest(self._refunded, key, units)
+        if left:
+            self.add(key, left, period_ns, now)
 
     def add_refunded(self, key: bytes, units: int, period_ns: int, now: int) -> None:
         """Add units to the log that the owner counts, and that were refunded. They were charged at
@@ -194,6 +193,19 @@ def _add(rows: _Units, key: bytes, units: int, period_ns: int, now: int) -> None
     if len(parts) > _PARTS + 1:
         for old in [part for part in parts if part < number - _PARTS]:
             del parts[old]
+
+
+def _take_newest(rows: _Units, key: bytes, units: int) -> int:
+    """Remove units of a key, the most recent units first; return their number."""
+    _, parts = rows.get(key, (0, {}))
+    left = units
+    for number in sorted(parts, reverse=True):
+        struck = min(left, parts[number])
+        parts[number] -= struck
+        left -= struck
+        if not parts[number]:
+            del parts[number]
+    return units - left
 
 
 def _row(rows: _Units, key: bytes, now: int) -> list[int]:

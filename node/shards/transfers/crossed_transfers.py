@@ -1,6 +1,6 @@
 """Shard transfers that crossed a transfer in the other direction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hashring import NodeId
 from node.context.round_timer import NEVER
@@ -10,7 +10,7 @@ from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, without_checks
 from node.shards.ownership.origins import are_all_known
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
-from ringfence.limiter import CHARGED_CODES
+from ringfence.limiter import CHARGED_CODES, Snapshot
 from ringfence.wire import CODE, CheckId, DecidedCheck, ShardGroup
 
 __all__ = ["CrossedTransfers"]
@@ -89,10 +89,12 @@ class CrossedTransfers:
         """Charge the units of a transfer that may not have reached the owner on top of the owner's
         counters.
 
-        The owner has counted the checks in `decided`, so they are left out.
+        The owner has counted the checks in `decided`, so they are left out. Refunds that both have
+        applied are undone in the units of the transfer.
         """
         log = FallbackLog()
         theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
+        refunds = {check.id: check.cost for check in decided if check.is_refund}
         copies = [part.counts.unpack() for part in transfer.parts]
         for part, counts in zip(transfer.parts, copies, strict=True):
             both = [
@@ -102,6 +104,7 @@ class CrossedTransfers:
             ]
             rows = without_checks(counts.keys, part.fallback_counts, both)
             add_logs(log, counts, rows, transfer.at)
+            _undo_refunds(log, counts, part.decided, refunds, transfer.at)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
         self._charged[shard] = transfer, log, now, {check.id for check in decided}
@@ -127,6 +130,26 @@ class CrossedTransfers:
         ]
         for shard in old:
             del self._charged[shard]
+
+
+def _undo_refunds(
+    log: FallbackLog,
+    counts: Snapshot,
+    decided: Sequence[DecidedCheck],
+    refunds: Mapping[CheckId, int],
+    at: int,
+) -> None:
+    """Undo, in a log, the refunds of this node that the owner has applied, too.
+
+    `decided` are the checks of this node at the instant `at`, `refunds` has the units that the
+    owner has refunded, and `counts` has the limits of the keys.
+    """
+    pairs = zip(counts.keys, counts.which, strict=True)
+    periods_ns = {key: counts.limits[which].period_ns for key, which in pairs} if refunds else {}
+    for check in decided:
+        if check.is_refund and check.key in periods_ns:
+            units = min(check.cost, refunds.get(check.id, 0))
+            log.undo_refund(check.key, units, periods_ns[check.key], at - check.age_ns)
 
 
 def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int) -> bool:

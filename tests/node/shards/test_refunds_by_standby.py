@@ -113,6 +113,24 @@ def test_a_refund_that_owner_and_standby_apply_counts_once(limit: Limit) -> None
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("spent", [0, 7, 70])
+def test_a_refund_by_both_counts_once_when_their_transfers_cross(limit: Limit, spent: int) -> None:
+    owner, standby = paused(limit)
+    if spent:
+        standby.spend(spent)
+    refund(standby, 60)
+    owner.now = standby.now = NOW + 2 * S
+    refund(owner, 60)
+
+    [group] = owner.ask(standby).groups
+    standby.pull(owner)
+    merged = standby.used
+    standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, standby.now)
+
+    assert (merged, standby.used) == (40 + spent, 40)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
 def test_a_standby_that_receives_the_counters_of_the_owner_removes_refunded_units(
     limit: Limit,
 ) -> None:
