@@ -59,14 +59,16 @@ class SlotHolder:
                 del self._waiting[scope]
                 self._has_ended.set()
         if decision is None and self._is_exiting:
-            await self._closing.wait()  # Its daemon thread ends with the process.
+            with runtime.move_on_after(max_wait):  # Its daemon thread ends with the process.
+                await self._closing.wait()
         return decision
 
     async def end_waits(self, *, is_exiting: bool = False) -> None:
         """Cancel all calls of `acquire`, and wait until they have given their units back.
 
         When the process exits, the calls do not return: an exception would be printed. They return
-        when the limiter is closed after all.
+        when the limiter is closed after all, or after their `max_wait`: an exit handler may wait
+        for their threads.
         """
         self._is_exiting = is_exiting
         if not is_exiting:

@@ -245,6 +245,30 @@ while not limiter.run(is_waiting):
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
 
+def test_an_exit_handler_can_join_a_daemon_thread_that_waits_for_a_slot():
+    code = """
+import atexit, threading
+atexit.register(lambda: (thread.join(), print('joined')))  # Runs after that of ringfence.
+import ringfence.blocking as b
+limiter = b.local({'domain': 'd', 'descriptors': []})
+taken = limiter.acquire_limit('1 concurrent', 'key')
+def wait():
+    try:
+        limiter.acquire_limit('1 concurrent', 'key', max_wait=0.5)
+    except Exception:
+        pass
+thread = threading.Thread(target=wait, daemon=True)
+thread.start()
+async def is_waiting(inner):
+    return bool(inner._slots._waiting)
+while not limiter.run(is_waiting):
+    pass
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "joined\n", "")
+
+
 def test_a_limit_without_slots_cannot_be_held():
     with local(RULES) as limiter:
         with (
