@@ -89,9 +89,7 @@ class Lender(Generic[ClientT]):
         self._on_changed = on_changed
         self._on_settled, self._on_returned = on_settled, on_returned
         self._process_of = process_of
-        self._engine = engine
-        self._rule_of = rule_of
-        self._recall = recall
+        self._engine, self._rule_of, self._recall = engine, rule_of, recall
         self._next_number = first_lease
         self._leases: dict[int, _Lease[ClientT]] = {}
         self._unreported: dict[int, _Lease[ClientT]] = {}

@@ -60,7 +60,7 @@ class ShardOwnership:
         first_id: int = 1,
     ) -> None:
         """`period_of` returns the period in ns of a key's limit, `first_id` numbers origins. For
-        `on_arrived` see `ShardStates`; `on_started` gets shards that start without counters."""
+        `on_arrived` see `CounterMerge`; `on_started` gets shards that start without counters."""
         self.replicas = Replicas(max_keys, max_bytes)
         self.steps = ShardSteps()
         self.changed = ChangedKeys() if changed is None else changed
@@ -81,8 +81,7 @@ class ShardOwnership:
         self._me, self._engine, self._counters, self._period_of = me, engine, counters, period_of
         self._on_started, self._lender = on_started, lender
         self._crossed = CrossedTransfers(self.transfers, self.merge, checks, self.held)
-        self._left = Departures()
-        self._accepted = AcceptedTransfers()
+        self._left, self._accepted = Departures(), AcceptedTransfers()
 
     # -- deciding ------------------------------------------------------------------------------
 

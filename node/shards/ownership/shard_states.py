@@ -72,11 +72,8 @@ class ShardStates:
         first_origin: int = 1,
         on_refunded: Callable[[Sequence[bytes], int], None] | None = None,
     ) -> None:
-        """`on_arrived` is called with keys whose counters this node holds from now on. For
-        `on_refunded` see `CounterMerge`.
-
-        `on_transition` is called before each transition; simulations use it. Origins of counters
-        are numbered from `first_origin`.
+        """`on_transition` is called before each transition; simulations use it. Origins of counters
+        are numbered from `first_origin`. For the other functions see `CounterMerge`.
         """
         self.me = me
         self.held = bytearray(SHARDS)
@@ -96,8 +93,7 @@ class ShardStates:
         self.rounds = RoundTimer()
         """Rounds of the task that fetches, offers and forgets shards."""
         self._engine, self._counters, self._changed = engine, counters, changed
-        self._replicas, self._checks = replicas, checks
-        self._on_transition = on_transition
+        self._replicas, self._checks, self._on_transition = replicas, checks, on_transition
         self._states = bytearray(SHARDS)
         self._held_states: bytes | None = None
 
