@@ -33,10 +33,13 @@ _RETRY_PAUSE = 0.1
 """Seconds without a request for a key, after no owner was available or a lease was recalled."""
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 8.0
 """Seconds until the report of an ended lease is sent again without an answer; doubled each time."""
+_ARRIVED_WITHIN = 5.0
+"""Seconds after which a report without an answer arrives at no node any more."""
 _MOST_REPORTED = 16
 """Leases in one report."""
-_REPORTED_WITHIN = 30.0
-"""Seconds in which the owner accepts the report of an ended lease."""
+_REPORTED_WITHIN = 32.0
+"""Seconds for which an ended lease is reported: longer than the owner accepts the report, so that a
+report of unknown leases always has it."""
 _NEVER = float("-inf")
 _MAX_KEYS = 1024
 """Maximum number of keys that have a lease at the same time."""
@@ -102,6 +105,7 @@ class _Unreported(Struct):
     """Time after which the node does not accept the report."""
     retry_at: float
     pause: float = _FIRST_RETRY
+    sent_at: float = _NEVER
     spent: dict[int, int] = field(default_factory=dict)
     """Spent units by number of the lease."""
 
@@ -131,6 +135,8 @@ class Leases:
         self._counted_until = float("-inf")
         self._unreported: dict[tuple[bytes, Hashable], _Unreported] = {}
         """Reports without an answer, by key and node."""
+        self._has_all_reports = True
+        """Whether `_unreported` has each lease that its node may still regard as open."""
         self._has_ended = False
         """Whether all leases were given back, and no new one is used."""
         self.find = self._current.get
@@ -178,7 +184,8 @@ class Leases:
             if ask.leases:
                 spent = dict(zip(ask.leases, ask.spent, strict=True))
                 self._add_unreported(key, ask.node, spent, asked_at)
-            if ask.want and node is not None:  # The node may have lent units.
+            if ask.want and node is not None and self._has_all_reports:
+                # The node may have lent units.
                 self._add_unreported(key, node, {UNKNOWN_LEASE: 0}, asked_at)
         elif ask.leases:
             self._on_reported(key, ask.node, ask.leases)
@@ -245,6 +252,7 @@ class Leases:
                 del self._unreported[place]
             elif now >= each.retry_at:
                 each.retry_at, each.pause = now + each.pause, min(2 * each.pause, _LONGEST_RETRY)
+                each.sent_at = now
                 if UNKNOWN_LEASE not in each.spent or not self._holds(each.key):
                     numbers, spent = tuple(each.spent), tuple(each.spent.values())
                     self._send(LeaseAsk(each.key, 0, numbers, spent, each.node))
@@ -334,7 +342,7 @@ class Leases:
                 self._request(key, now)
 
     def _request(self, key: bytes, now: float, ended: Lease | None = None) -> None:
-        if now < self._paused_until.get(key, _NEVER) or self._has_unknown_lease(key):
+        if now < self._paused_until.get(key, _NEVER) or self._has_unknown_lease(key, now):
             if ended is not None:
                 self._give_back([ended])
             return
@@ -344,6 +352,7 @@ class Leases:
             self._send(LeaseAsk(key, want))
         else:
             spent = ended.units - ended.left
+            self._add_unreported(key, ended.node, {ended.number: spent}, ended.until)
             self._send(LeaseAsk(key, want, (ended.number,), (spent,), ended.node))
 
     def _add_unreported(
@@ -351,21 +360,32 @@ class Leases:
     ) -> None:
         place = key, node
         if place not in self._unreported:
+            self._has_all_reports = self._has_all_reports or not self._unreported
             if len(self._unreported) >= _MAX_KEYS:
                 del self._unreported[next(iter(self._unreported))]
+                self._forget_unknown_leases()
             until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + _FIRST_RETRY
             self._unreported[place] = _Unreported(key, node, until, retry_at)
         report = self._unreported[place]
         report.until = max(report.until, ended_at + _REPORTED_WITHIN)
         known = report.spent
         known.update({number: units for number, units in spent.items() if number not in known})
-        while len(known) > _MOST_REPORTED:
+        if len(known) > _MOST_REPORTED:
             del known[next(iter(known))]
+            self._forget_unknown_leases()
+
+    def _forget_unknown_leases(self) -> None:
+        """Report no unknown leases until all other reports are answered, because a report was
+        dropped: its lease would count as an unknown one, so as unspent."""
+        self._has_all_reports = False
+        for place, each in list(self._unreported.items()):
+            if UNKNOWN_LEASE in each.spent:
+                self._on_reported(*place, [UNKNOWN_LEASE])
 
     def _holds(self, key: bytes) -> bool:
         return key in self._current or key in self._next or key in self._requested
 
-    def _has_unknown_lease(self, key: bytes) -> bool:
+    def _has_unknown_lease(self, key: bytes, now: float) -> bool:
         """Return whether a node may have granted a lease of a key without our knowledge.
 
         Until it has answered the report of this lease, no other one is requested: it would take it
@@ -373,7 +393,7 @@ class Leases:
         """
         for place, each in list(self._unreported.items()):
             if each.key == key and UNKNOWN_LEASE in each.spent:
-                if each.pause < _LONGEST_RETRY:
+                if each.pause < _LONGEST_RETRY or now < each.sent_at + _ARRIVED_WITHIN:
                     return True
                 self._on_reported(*place, [UNKNOWN_LEASE])
         return False
@@ -390,7 +410,12 @@ class Leases:
     def _give_back(self, leases: Sequence[Lease]) -> None:
         numbers = tuple(lease.number for lease in leases)
         spent = tuple(lease.units - lease.left for lease in leases)
-        self._send(LeaseAsk(leases[0].key, 0, numbers, spent, leases[0].node))
+        first = leases[0]
+        # Another report of unknown leases must not count these as unspent.
+        self._add_unreported(
+            first.key, first.node, dict(zip(numbers, spent, strict=True)), first.until
+        )
+        self._send(LeaseAsk(first.key, 0, numbers, spent, first.node))
 
     def _drop(self, lease: Lease) -> None:
         lease.low = 0
