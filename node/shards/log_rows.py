@@ -37,7 +37,8 @@ _NEAR_NS = 50_000_000
 
 
 _AGES_KEPT = 10
-"""Period of refunds of an unused key, as a multiple of their largest age."""
+_LEAST_PERIOD_NS = 60_000_000_000
+"""Period of refunds of an unused key: at least this time, and a multiple of their largest age."""
 _REFUNDED = 0
 """Number before the refunds in a row; no slot has it."""
 
@@ -97,7 +98,7 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
         period_ns = counts.limits[counts.which[at]].period_ns
         log.restore(key, units, period_ns, now)
         if not counts.states[at]:  # The limit of an unused key is unknown.
-            period_ns = max([_AGES_KEPT * age_ns for age_ns in refunded[::2]], default=period_ns)
+            period_ns = max([_LEAST_PERIOD_NS, *(_AGES_KEPT * age_ns for age_ns in refunded[::2])])
         log.restore_refunded(key, refunded, period_ns, now)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows
+from node.shards.transfers.unacknowledged_transfers import add_unused
 from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, LeaseRequest, Op, Results, Source
@@ -263,6 +264,17 @@ def test_a_refund_of_units_that_no_longer_count_removes_no_later_units(limit: Li
     owner.pull(standby)
 
     assert owner.used == 60
+
+
+def test_refunds_of_an_unused_key_are_kept_for_a_minute() -> None:
+    log, received = FallbackLog(), FallbackLog()
+    log.add_refunded(b"k", 60, DAY, NOW)
+    counts = Snapshot([], [], [], [], [])
+    add_unused(counts, [b"k"])
+
+    add_logs(received, counts, log_rows(log, counts, NOW), NOW)
+
+    assert received.refunded(b"k", NOW + 50 * S)[1::2] == [60]
 
 
 def test_refunds_are_forgotten_after_a_period() -> None:
