@@ -54,9 +54,9 @@ class LinkEvents:
                 self._report_unreachable(link.name)
 
     def _log_loss(self, link: Link, where: str) -> None:
-        """Log why a link was lost; a graceful leave of its member is no warning."""
+        """Log why a link was lost: at level INFO after a graceful leave, otherwise as a warning."""
         is_leaving = isinstance(link.refusal, PeerLeaving)
-        # Attempts to connect to a member fail after it has left; this is no further event.
+        # After a leave, attempts to connect to the member fail. They belong to the same event.
         kind = PeerUnavailable if is_leaving else type(link.refusal)
         known = [(other.address, why) for other, why in self._lost_links.items()]
         level = logging.INFO if is_leaving else logging.WARNING

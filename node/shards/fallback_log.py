@@ -21,7 +21,7 @@ _PARTS = 128
 _MAX_SLOTS = 4000
 """Most slots of one key. A transferred row has up to four numbers for each of them."""
 FEWEST_KEYS = 8
-"""Keys of a shard among which none is looked for that can be forgotten."""
+"""Number of keys of a shard below which no key is forgotten."""
 
 
 class FallbackLog:
@@ -52,8 +52,8 @@ class FallbackLog:
             self.add(key, left, period_ns, now)
 
     def add_refunded(self, key: bytes, units: int, period_ns: int, now: int) -> None:
-        """Add units to the log that the owner counts, and that were refunded. They were charged at
-        `now` or earlier; after that, the owner counted them in the same window."""
+        """Add refunded units that the owner still counts. `now` is the instant of their charge, or
+        of the refund if the charge is unknown."""
         _add(self._refunded, key, units, period_ns, now)
 
     def refunded(self, key: bytes, now: int) -> list[int]:

@@ -85,8 +85,7 @@ class Lender(Generic[ClientT]):
         never jumps. None means that the times of the calls never jump.
         """
         self._uptime = uptime
-        self._on_freed = on_freed
-        self._on_changed = on_changed
+        self._on_freed, self._on_changed = on_freed, on_changed
         self._on_settled, self._on_returned = on_settled, on_returned
         self._process_of = process_of
         self._engine, self._rule_of, self._recall = engine, rule_of, recall
@@ -94,7 +93,8 @@ class Lender(Generic[ClientT]):
         self._leases: dict[int, _Lease[ClientT]] = {}
         self._unreported: dict[int, _Lease[ClientT]] = {}
         """Leases that ended a moment ago, and were charged in full, in the order of their ends."""
-        self._unreported_of_key: dict[bytes, dict[int, None]] = {}
+        self._unreported_of_key: dict[bytes, dict[object, dict[int, None]]] = {}
+        """Their numbers, by key and process."""
         self._of_key: dict[bytes, dict[int, _Lease[ClientT]]] = {}
         self._lent_units: dict[bytes, int] = {}
         self._recalled: set[bytes] = set()
@@ -208,16 +208,17 @@ class Lender(Generic[ClientT]):
         got: it did not receive these grants, so it spent no unit of them.
         """
         self.expire(now)
+        process = self._process_of(client)
         spent_of = dict(zip(request.leases, request.spent, strict=True))
         if spent_of.pop(UNKNOWN_LEASE, None) is not None:
-            open_leases = self._of_key.get(request.key, {})
-            for number in [*open_leases, *self._unreported_of_key.get(request.key, ())]:
+            ended = self._unreported_of_key.get(request.key, {}).get(process, ())
+            for number in [*self._of_key.get(request.key, ()), *ended]:
                 spent_of.setdefault(number, 0)
         for number, spent in spent_of.items():
             found = self._leases.get(number) or self._unreported.get(number)
             if found is None or found.key != request.key:
                 continue
-            if self._process_of(found.client) != self._process_of(client):
+            if self._process_of(found.client) != process:
                 continue
             used = min(spent, found.units)
             if number in self._leases:
@@ -281,15 +282,14 @@ class Lender(Generic[ClientT]):
         """Forget the ended leases of keys whose counters are reset here, or may be reset by another
         member that gets them."""
         for key in keys:
-            for number in [*self._unreported_of_key.get(key, ())]:
+            for number in self._unreported_numbers(key):
                 self._pop_unreported(number)
 
     def on_units_removed(self, keys: Sequence[bytes], now: int) -> None:
         """Forget the ended leases of keys from whose counters a standby's refund or reset has
         removed units, if units of these leases may be among them."""
         for key in keys:
-            unreported = self._unreported_of_key.get(key, ())
-            units = sum([self._unreported[number].units for number in unreported])
+            units = sum([self._unreported[n].units for n in self._unreported_numbers(key)])
             if units > self._engine.used(key, now):
                 self.forget_unreported([key])
 
@@ -305,7 +305,8 @@ class Lender(Generic[ClientT]):
                 self._charge(lease, lease.units, elapsed - until, now)
                 self._close(number)
                 self._unreported[number] = lease
-                self._unreported_of_key.setdefault(lease.key, {})[number] = None
+                of_key = self._unreported_of_key.setdefault(lease.key, {})
+                of_key.setdefault(self._process_of(lease.client), {})[number] = None
         while self._unreported:
             number, lease = next(iter(self._unreported.items()))
             is_old = lease.until + _RETURNED_WITHIN_NS < elapsed
@@ -322,10 +323,16 @@ class Lender(Generic[ClientT]):
         if self._on_settled is not None:
             self._on_settled(lease.client, lease.key, units)
 
+    def _unreported_numbers(self, key: bytes) -> list[int]:
+        of_processes = self._unreported_of_key.get(key, {}).values()
+        return [number for numbers in of_processes for number in numbers]
+
     def _pop_unreported(self, number: int) -> _Lease[ClientT]:
         lease = self._unreported.pop(number)
-        of_key = self._unreported_of_key[lease.key]
-        del of_key[number]
+        of_key, process = self._unreported_of_key[lease.key], self._process_of(lease.client)
+        del of_key[process][number]
+        if not of_key[process]:
+            del of_key[process]
         if not of_key:
             del self._unreported_of_key[lease.key]
         return lease

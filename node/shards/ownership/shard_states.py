@@ -39,7 +39,7 @@ _REGAINED_KEPT_NS = 15_000_000_000
 _OWN_KEPT_NS = 15_000_000_000
 """Time after a start in which a member may still return a shard from before it."""
 _OWNER_KEPT_NS = 900_000_000_000
-"""Least age of the log for an owner that is no member any more, before this node owns the shard.
+"""Age of the log for an owner after which this node owns the shard, if the owner is not a member.
 Membership forgets a dead member after the same time."""
 _SETTLED_PER_ROUND = 200
 """Most shards of such owners that change their state in one turn of the event loop."""

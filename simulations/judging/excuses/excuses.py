@@ -217,8 +217,8 @@ class Excuses:
     def _may_empty(self, place: Place, loss: Loss) -> bool:
         """Return whether a loss may concern the member that has a counter.
 
-        That is the first of its hosts that runs, or an earlier one that has just returned. An owner
-        that no fault concerns keeps its counters when other members fail.
+        That member is the first of the counter's hosts that runs, or a host before it that has just
+        returned. An owner without a fault keeps its counters when other members fail.
         """
         gone = {
             name

@@ -7,12 +7,9 @@ from node.config.access import Access
 from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.sessions.open_sessions import OpenSessions
 from ringfence.wire import Role, node_proof
-from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate_rules import generate_lent_rule
-from simulations.scenarios.scenario import Fault, Load, Scenario
-from simulations.scenarios.seeds import stream
+from simulations.scenarios.scenario import Fault
 from simulations.world import run
-from simulations.world.run import simulate
+from tests.simulations.world.operating import closing_phases
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +18,7 @@ def always(monkeypatch):
 
 
 def violated(level="node", seed=1, faults=()):
-    case = Scenario(
-        "rotation",
-        "for a test",
-        level=level,
-        seconds=2.0,
-        calm=8.0,
-        rules=RULES + generate_lent_rule(stream(seed, "rule")),
-        loads=(Load(rule="exact", per_second=5, keys=4),),
-        bounded_refunds=True,
-        calm_load=2.0,
-        faults=faults,
-    )
-    return {each.property for each in simulate(case, seed, "a command").violations}
+    return closing_phases.violated(level, seed, bounded_refunds=True, calm_load=2.0, faults=faults)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -7,25 +7,11 @@ from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.leases.lease_grants import Lender
 from node.requests.leases.lease_returns import LeaseReturns
 from node.requests.sessions.permissions import Permissions
-from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate_rules import generate_lent_rule
-from simulations.scenarios.scenario import Load, Scenario
-from simulations.scenarios.seeds import stream
-from simulations.world.run import simulate
+from tests.simulations.world.operating import closing_phases
 
 
 def violated(level="core", seed=1):
-    case = Scenario(
-        "lending",
-        "for a test",
-        level=level,
-        seconds=2.0,
-        calm=8.0,
-        rules=RULES + generate_lent_rule(stream(seed, "rule")),
-        loads=(Load(rule="exact", per_second=5, keys=4),),
-        bounded_refunds=True,
-    )
-    return {each.property for each in simulate(case, seed, "a command").violations}
+    return closing_phases.violated(level, seed, bounded_refunds=True)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

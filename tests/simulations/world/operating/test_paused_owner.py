@@ -6,12 +6,8 @@ from node.requests.leases.lease_grants import Lender
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.fallback_log import FallbackLog
 from ringfence.client.local_cache.leases import Leases
-from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate_rules import generate_lent_rule
-from simulations.scenarios.scenario import Load, Scenario
-from simulations.scenarios.seeds import stream
 from simulations.world import run
-from simulations.world.run import simulate
+from tests.simulations.world.operating import closing_phases
 
 
 @pytest.fixture(autouse=True)
@@ -21,18 +17,7 @@ def always(monkeypatch):
 
 
 def violated(level="core", seed=1, *, bounded_refunds=False):
-    case = Scenario(
-        "pause",
-        "for a test",
-        level=level,
-        seconds=2.0,
-        calm=8.0,
-        rules=RULES + generate_lent_rule(stream(seed, "rule")),
-        loads=(Load(rule="exact", per_second=5, keys=4),),
-        bounded_refunds=bounded_refunds,
-        calm_load=2.0,
-    )
-    return {each.property for each in simulate(case, seed, "a command").violations}
+    return closing_phases.violated(level, seed, bounded_refunds=bounded_refunds, calm_load=2.0)
 
 
 @pytest.mark.parametrize("bounded_refunds", [False, True])
