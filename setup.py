@@ -1,5 +1,7 @@
 """Builds what is compiled where there is a C compiler; without one the package works as well."""
 
+import os
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -61,4 +63,4 @@ extensions += cythonize(
 for extension in extensions:
     extension.optional = True  # Afterwards, for cythonize() does not pass it on.
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, options={"build_ext": {"parallel": os.cpu_count()}})
