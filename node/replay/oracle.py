@@ -82,7 +82,7 @@ def _excess_counter(limit: Limit) -> Callable[[list[_Flight]], int]:
         case Algorithm.SLIDING_WINDOW:
             return lambda flights: _over_estimate(flights, limit, allowed)
         case Algorithm.CONCURRENCY:
-            raise ValueError("how many were in flight cannot be told from admissions alone")
+            raise ValueError("the number of held slots does not follow from admissions alone")
 
 
 def _with_soft_margin(limit: Limit, amount: int) -> int:

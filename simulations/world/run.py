@@ -273,7 +273,7 @@ class _Run:
                             )
                             break
                     else:
-                        final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
+                        final.problems.append(f"no node in {datacenter} decides {rule}={key}")
         final.broken = self._read_broken_connections()
         final.longest_queue_s = world.longest_queue_s
         final.disturbances, final.holders = self._settling.disturbances, self._settling.holders
@@ -339,7 +339,7 @@ class _Run:
         twice = SHARDS - missing - holders.count(1)
         if missing == SHARDS:
             return []
-        return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
+        return [f"{twice} shards of {datacenter} are held twice, {missing} by no node"] * bool(
             twice or missing
         )
 

@@ -67,7 +67,7 @@ RESETTER = _RESETTER
 _JITTER = 0.0001
 _HEDGE_AFTER = 0.1
 """Seconds after which clients also ask the standby, as gateways do."""
-_NOBODY = ("nobody", PORT)
+_NO_HOST = ("no-host", PORT)
 _SETTLE = 60.0
 """Time-out of the cluster's start, in seconds."""
 _SEEDS = 8
@@ -181,7 +181,7 @@ class World:
 
         async def resolve() -> list[Address]:
             if host.is_seedless:
-                return [_NOBODY]
+                return [_NO_HOST]
             return [*seeds] or [
                 other.address for other in self.hosts.running() if other is not host
             ]

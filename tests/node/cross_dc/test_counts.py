@@ -260,7 +260,7 @@ async def test_counts_are_sent_beside_any_amount_of_membership_updates(
 
 
 def stranger(number: int) -> Record:
-    """A member of no place on the ring that nobody can bounds."""
+    """Return a member with a name that the ring does not contain."""
     name = f"stranger{number}"
     return Record(name, name, 7101, "eu", "", 1.0, 1, 0, Status.JOINING)
 

@@ -103,18 +103,8 @@ def test_a_standby_sends_possible_duplicates_when_the_owner_does_not_return() ->
 
 
 def test_a_retaken_standby_sends_no_possible_duplicates() -> None:
-    owner, standby = Host("e1"), Host("e2")
-    owner.ownership.start([SHARD])
-    standby.ownership.take_over(SHARD, owner.name, [], NOW)
-    owner.spend(5)
-    standby.spend(5)
-    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
-    sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
-    sender.index.start()
-    sender.index.add([KEY])
-    sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
+    standby = retaken_standby()
 
-    standby.ownership.take_over(SHARD, owner.name, [], NOW)
     standby.now += 6 * SECOND
     standby.flush()
 
@@ -138,18 +128,8 @@ def test_a_standby_sends_no_counts_while_an_overloaded_owner_sends_replicas() ->
 
 
 def test_a_standby_whose_transfer_was_lost_sends_no_counts_of_the_owners_replica() -> None:
-    owner, standby = Host("e1"), Host("e2")
-    owner.ownership.start([SHARD])
-    standby.ownership.take_over(SHARD, owner.name, [], NOW)
-    owner.spend(5)
-    standby.spend(5)
-    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
-    sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
-    sender.index.start()
-    sender.index.add([KEY])
-    sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
+    standby = retaken_standby()
 
-    standby.ownership.take_over(SHARD, owner.name, [], NOW)
     standby.flush()
 
     assert (standby.engine.used(KEY, NOW), standby.sent) == (10, [])
@@ -163,3 +143,20 @@ def test_a_standby_sends_its_counts_while_the_owner_is_unreachable() -> None:
     standby.flush()
 
     assert standby.sent == [5]
+
+
+def retaken_standby() -> Host:
+    """Return a standby that has taken over a shard, answered the owner's pull of it, and taken it
+    over again. It has the owner's replica of the same units."""
+    owner, standby = Host("e1"), Host("e2")
+    owner.ownership.start([SHARD])
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    owner.spend(5)
+    standby.spend(5)
+    standby.ownership.keep_replica(owner.name, owner.ownership.snapshot([KEY], NOW), NOW)
+    sender = ShardSender(standby.ownership, standby.engine, Counters(), first_transfer=1)
+    sender.index.start()
+    sender.index.add([KEY])
+    sender.answer(owner.name, Pull(1, [SHARD], 0), NOW, lambda shard: False)
+    standby.ownership.take_over(SHARD, owner.name, [], NOW)
+    return standby

@@ -1,7 +1,7 @@
-"""How far over a global limit two data centers go, by how late their counts truly were.
+"""How much two data centers exceed a global limit, for each delay of their counts.
 
-The engines and the choice of what is told next are the node's; time, rounds and links are the
-test's, so that lateness is known to the millisecond.
+The engines and the order of the sent counts are those of a node. The test provides time, rounds and
+links, so it knows each delay to the millisecond.
 """
 
 from collections.abc import Sequence

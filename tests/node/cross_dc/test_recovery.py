@@ -1,4 +1,4 @@
-"""A data center gets back what it told others and lost: nodes that ask each other at once."""
+"""A data center gets back the counts that it sent to others and lost."""
 
 from collections.abc import Callable
 from typing import cast

@@ -74,7 +74,7 @@ def test_clock_slack_reduces_the_proven_excess() -> None:
 
 
 def test_concurrency_limits_are_rejected() -> None:
-    with pytest.raises(ValueError, match="from admissions alone"):
+    with pytest.raises(ValueError, match="number of held slots"):
         over_admitted([], Limit.of_ns(3, 10, Algorithm.CONCURRENCY))
 
 

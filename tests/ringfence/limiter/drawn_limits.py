@@ -1,5 +1,7 @@
-"""Strategies of hypothesis for limits of all algorithms with all their options."""
+"""Strategies of hypothesis for limits of all algorithms with all their options, and engines with
+one counter of such a limit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -7,11 +9,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ringfence.limiter import Algorithm, Calendar, Limit
+from ringfence.limiter import Algorithm, Calendar, Engine, EngineRule, Limit, Outcomes
 
-__all__ = ["DAY", "DrawnLimits", "timed_costs"]
+__all__ = ["DAY", "KEY", "DrawnLimits", "ask", "engine_after", "engine_of", "timed_costs"]
 
 DAY = 86_400 * 10**9
+KEY = (0).to_bytes(8, "big") + b"key"
+"""Key of the counter; its rule has the number 0."""
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
 
 SMALL = st.integers(1, 8)
@@ -93,3 +97,24 @@ def timed_costs(max_size: int) -> SearchStrategy[list[tuple[int, int]]]:
             zip(accumulate(gap for gap, _ in steps), (cost for _, cost in steps), strict=True)
         )
     )
+
+
+def engine_of(limit: Limit, is_shared: bool = False) -> Engine:
+    engine = Engine(max_keys=1_000)
+    engine.set_rules({0: EngineRule(limit, is_shared=is_shared)})
+    return engine
+
+
+def engine_after(
+    limit: Limit, history: Sequence[tuple[int, int]], is_shared: bool = False
+) -> tuple[Engine, int]:
+    """Return an engine that has decided the checks of `KEY` in a history, and the time of the last
+    check."""
+    engine = engine_of(limit, is_shared=is_shared)
+    for now, cost in history:
+        ask(engine, cost, now)
+    return engine, history[-1][0] if history else 0
+
+
+def ask(engine: Engine, cost: int, now: int) -> Outcomes:
+    return engine.decide([KEY], [cost], [], [], [], now)

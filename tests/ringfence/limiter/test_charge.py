@@ -13,14 +13,19 @@ from ringfence.limiter import (
     EngineRule,
     Limit,
     Outcome,
-    Outcomes,
     compiled_tables,
 )
 from ringfence.limiter.serialization import MAX_UNITS
 from tests.programs import require_compiled
-from tests.ringfence.limiter.drawn_limits import DrawnLimits, timed_costs
+from tests.ringfence.limiter.drawn_limits import (
+    KEY,
+    DrawnLimits,
+    ask,
+    engine_after,
+    engine_of,
+    timed_costs,
+)
 
-KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
@@ -39,7 +44,7 @@ sharing = st.booleans()
 def test_units_charged_at_once_are_in_use_for_any_ceiling(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], units: int
 ) -> None:
-    engine, now = after(limit, history, is_shared)
+    engine, now = engine_after(limit, history, is_shared)
     before = engine.used(KEY, now)
 
     engine.charge([KEY], [units], [0], now)
@@ -52,7 +57,7 @@ def test_units_charged_at_once_are_in_use_for_any_ceiling(
 def test_charges_never_take_away_and_never_add_more_than_was_admitted(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], charged: list[tuple[int, int]]
 ) -> None:
-    engine, now = after(limit, history, is_shared)
+    engine, now = engine_after(limit, history, is_shared)
     before = engine.used(KEY, now)
 
     charge(engine, charged, now)
@@ -71,8 +76,8 @@ def test_units_that_weigh_no_more_change_nothing(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], units: int
 ) -> None:
     """limitador#288: what an outage longer than the window had held up counted in the next one."""
-    charged, now = after(limit, history, is_shared)
-    untouched, _ = after(limit, history, is_shared)
+    charged, now = engine_after(limit, history, is_shared)
+    untouched, _ = engine_after(limit, history, is_shared)
 
     charge(charged, [(units, 2 * limit.period_ns)], now)
 
@@ -85,8 +90,8 @@ def test_the_order_of_charges_does_not_matter_to_windows_and_logs(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     charged = data.draw(charges)
-    in_order, now = after(limit, history, is_shared)
-    shuffled, _ = after(limit, history, is_shared)
+    in_order, now = engine_after(limit, history, is_shared)
+    shuffled, _ = engine_after(limit, history, is_shared)
 
     charge(in_order, charged, now)
     charge(shuffled, data.draw(st.permutations(charged)), now)
@@ -113,7 +118,7 @@ def test_checks_that_are_charged_elsewhere_oldest_first_leave_what_they_left_at_
 def test_both_sides_of_a_split_count_when_one_is_charged_to_the_other(
     limit: Limit, history: list[tuple[int, int]], split: int
 ) -> None:
-    one, now = after(limit, history[:split])
+    one, now = engine_after(limit, history[:split])
     other = engine_of(limit)
     admitted = [(cost, at) for at, cost in history[split:] if ask(other, cost, at).codes[0] <= 1]
     now = max(now, history[-1][0] if history else 0)
@@ -237,8 +242,8 @@ def test_an_overdrawn_key_denies_each_cost_until_the_stated_instant_and_not_beyo
 def test_a_charge_within_the_limit_leaves_what_a_check_leaves(
     limit: Limit, history: list[tuple[int, int]], cost: int
 ) -> None:
-    checked, now = after(limit, history)
-    charged, _ = after(limit, history)
+    checked, now = engine_after(limit, history)
+    charged, _ = engine_after(limit, history)
     if not ask(checked, cost, now).row(0).is_admitted:
         return
 
@@ -353,26 +358,6 @@ def lived(
 
 def charge_one(engine: Engine, cost: int, now: int) -> Outcome:
     return engine.charge_now([KEY], [cost], [], [], now).row(0)
-
-
-def engine_of(limit: Limit, is_shared: bool = False) -> Engine:
-    engine = Engine(max_keys=1_000)
-    engine.set_rules({0: EngineRule(limit, is_shared=is_shared)})
-    return engine
-
-
-def after(
-    limit: Limit, history: Sequence[tuple[int, int]], is_shared: bool = False
-) -> tuple[Engine, int]:
-    """An engine that has seen the history, and the instant of its last check."""
-    engine = engine_of(limit, is_shared)
-    for now, cost in history:
-        ask(engine, cost, now)
-    return engine, history[-1][0] if history else 0
-
-
-def ask(engine: Engine, cost: int, now: int) -> Outcomes:
-    return engine.decide([KEY], [cost], [], [], [], now)
 
 
 def charge(engine: Engine, charged: Sequence[tuple[int, int]], now: int) -> None:

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -18,11 +17,17 @@ from ringfence.limiter import (
     Snapshot,
 )
 from ringfence.limiter.serialization import MAX_NUMBERS, MAX_UNITS, fitting, flatten_pairs, pairs_of
-from tests.ringfence.limiter.drawn_limits import DrawnLimits, timed_costs
+from tests.ringfence.limiter.drawn_limits import (
+    KEY,
+    DrawnLimits,
+    ask,
+    engine_after,
+    engine_of,
+    timed_costs,
+)
 
 SECOND = NS_PER_SECOND
 DAY_NS = 86_400 * SECOND
-KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
@@ -42,7 +47,7 @@ histories = timed_costs(max_size=25)
 def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
     is_shared: bool, limit: Limit, history: list[tuple[int, int]], later: int
 ) -> None:
-    stayed, now = after(limit, history, is_shared)
+    stayed, now = engine_after(limit, history, is_shared)
     moved = engine_of(limit, is_shared)
 
     assert moved.restore(stayed.snapshot([KEY], now + later), now + later) == 0
@@ -72,7 +77,7 @@ def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
 def test_a_counter_that_was_moved_at_leisure_is_no_larger_for_it(
     limit: Limit, history: list[tuple[int, int]]
 ) -> None:
-    giver, now = after(limit, history)
+    giver, now = engine_after(limit, history)
     taker = engine_of(limit)
 
     taker.restore(giver.snapshot([KEY], now), now + 7)
@@ -85,8 +90,8 @@ def test_a_counter_that_was_moved_at_leisure_is_no_larger_for_it(
 def test_no_state_holds_an_instant(limit: Limit, history: list[tuple[int, int]]) -> None:
     """However large the clock is: only numbers of windows and names of leases grow with it."""
     late = 10**9 * limit.period_ns
-    early, now = after(limit, history)
-    moved, _ = after(limit, [(at + late, cost) for at, cost in history])
+    early, now = engine_after(limit, history)
+    moved, _ = engine_after(limit, [(at + late, cost) for at, cost in history])
     snapshot, same_later = early.snapshot([KEY], now), moved.snapshot([KEY], now + late)
 
     for state in snapshot.states + same_later.states:
@@ -113,7 +118,7 @@ def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
 
 def test_a_window_that_is_over_leaves_nothing() -> None:
     limit = Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW)
-    engine, _ = after(limit, [(3, 5)])
+    engine, _ = engine_after(limit, [(3, 5)])
     snapshot = engine.snapshot([KEY], 3)
     taker = engine_of(limit)
 
@@ -203,7 +208,7 @@ def test_all_numbers_are_refused_or_counted(
 def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_lost() -> None:
     hits = MAX_NUMBERS
     limit = Limit.of_ns(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
-    giver, now = after(limit, [(at, 1) for at in range(1, hits + 1)])
+    giver, now = engine_after(limit, [(at, 1) for at in range(1, hits + 1)])
     taker = engine_of(limit)
     snapshot = giver.snapshot([KEY], now)
     taker.restore(snapshot, now)
@@ -230,7 +235,7 @@ def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() 
 
 def test_a_restored_counter_continues_with_the_limit_of_this_node() -> None:
     three = Limit.of_ns(3, 100, Algorithm.FIXED_WINDOW)
-    giver, _ = after(three, [(0, 2)])
+    giver, _ = engine_after(three, [(0, 2)])
     taker = engine_of(replace(three, amount=10))
     ask(taker, 9, 0)
 
@@ -240,7 +245,7 @@ def test_a_restored_counter_continues_with_the_limit_of_this_node() -> None:
 
 
 def test_an_empty_state_forgets_its_key() -> None:
-    engine, now = after(Limit.of_ns(5, 100), [(0, 2)])
+    engine, now = engine_after(Limit.of_ns(5, 100), [(0, 2)])
 
     assert (
         engine.restore(Snapshot([KEY, UNKNOWN], [[], []], [Limit.of_ns(0, 1)], [0, 0], []), now)
@@ -280,7 +285,7 @@ def test_limits_are_written_once_each() -> None:
 
 
 def test_forgotten_keys_are_gone_and_the_rest_stays() -> None:
-    engine, _ = after(Limit.of_ns(5, 100), [(0, 2)])
+    engine, _ = engine_after(Limit.of_ns(5, 100), [(0, 2)])
     engine.decide([KEY + b"2"], [1], [], [], [], 0)
 
     engine.forget([KEY, KEY, UNKNOWN])
@@ -323,26 +328,6 @@ def test_a_counter_takes_no_more_than_can_be_written_down() -> None:
     assert fitting(5, 7) == 5
     assert fitting(2**70, 1) == MAX_UNITS - 1
     assert fitting(1, 2**61) == 0
-
-
-def engine_of(limit: Limit, is_shared: bool = False) -> Engine:
-    engine = Engine(max_keys=1_000)
-    engine.set_rules({0: EngineRule(limit, is_shared=is_shared)})
-    return engine
-
-
-def after(
-    limit: Limit, history: Sequence[tuple[int, int]], is_shared: bool = False
-) -> tuple[Engine, int]:
-    """An engine that has seen the history, and the instant of its last check."""
-    engine = engine_of(limit, is_shared)
-    for now, cost in history:
-        ask(engine, cost, now)
-    return engine, history[-1][0] if history else 0
-
-
-def ask(engine: Engine, cost: int, now: int) -> Outcomes:
-    return engine.decide([KEY], [cost], [], [], [], now)
 
 
 def decide_one(engine: Engine, cost: int, now: int) -> Outcomes:

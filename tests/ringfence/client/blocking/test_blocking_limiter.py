@@ -178,10 +178,10 @@ def hold():
 threading.Thread(target=hold, daemon=True).start()
 held.wait()
 release = ringfence.Limiter.release_held
-async def told(inner):
+async def release_and_peek(inner):
     await release(inner)
     print((await inner.peek_limit('1 concurrent', 'key')).remaining)
-ringfence.Limiter.release_held = told
+ringfence.Limiter.release_held = release_and_peek
 """
     done = run_python(code)
 
@@ -210,51 +210,33 @@ async def is_waiting(inner):
 while not limiter.run(is_waiting):
     pass
 release = ringfence.Limiter.release_held
-async def told(inner):
+async def release_and_peek(inner):
     await release(inner)
     for _ in range(3):
         await ringfence.runtime.sleep(0.05)
     print((await inner.peek_limit('1 concurrent', 'key')).remaining)
-ringfence.Limiter.release_held = told
+ringfence.Limiter.release_held = release_and_peek
 """
     done = run_python(code)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_a_limiter_with_waiting_daemon_threads_can_be_closed_late_at_exit():
-    code = """
+@pytest.mark.parametrize(
+    ("action", "max_wait"), [("limiter.close()", 100.0), ("thread.join()", 0.5)]
+)
+def test_an_exit_handler_can_close_a_limiter_or_join_a_daemon_thread_that_waits_for_a_slot(
+    action: str, max_wait: float
+) -> None:
+    code = f"""
 import atexit, threading
-atexit.register(lambda: (limiter.close(), print('closed')))  # Runs after that of ringfence.
+atexit.register(lambda: ({action}, print('done')))  # Runs after that of ringfence.
 import ringfence.blocking as b
-limiter = b.local({'domain': 'd', 'descriptors': []})
+limiter = b.local({{'domain': 'd', 'descriptors': []}})
 taken = limiter.acquire_limit('1 concurrent', 'key')
 def wait():
     try:
-        limiter.acquire_limit('1 concurrent', 'key', max_wait=100)
-    except Exception:
-        pass
-threading.Thread(target=wait, daemon=True).start()
-async def is_waiting(inner):
-    return bool(inner._slots._waiting)
-while not limiter.run(is_waiting):
-    pass
-"""
-    done = run_python(code)
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
-
-
-def test_an_exit_handler_can_join_a_daemon_thread_that_waits_for_a_slot():
-    code = """
-import atexit, threading
-atexit.register(lambda: (thread.join(), print('joined')))  # Runs after that of ringfence.
-import ringfence.blocking as b
-limiter = b.local({'domain': 'd', 'descriptors': []})
-taken = limiter.acquire_limit('1 concurrent', 'key')
-def wait():
-    try:
-        limiter.acquire_limit('1 concurrent', 'key', max_wait=0.5)
+        limiter.acquire_limit('1 concurrent', 'key', max_wait={max_wait})
     except Exception:
         pass
 thread = threading.Thread(target=wait, daemon=True)
@@ -266,7 +248,7 @@ while not limiter.run(is_waiting):
 """
     done = run_python(code)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "joined\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_a_limit_without_slots_cannot_be_held():
