@@ -158,7 +158,7 @@ class World:
             self.access,
             rules or self.rules,
             clock=self.clock,
-            random=Random(name),
+            random=Random(name + host),
             containment=Containment(logger, trio.current_time, self.bugs.append),
             is_founder=is_founder,
         )

@@ -206,7 +206,10 @@ class Session:
         self._role = hello.role
         self._proof, self._binding = proof_in(hello), binding
         self._sender = sender = self._api.access.sender(hello)
-        sender.session = self
+        earlier, sender.session = sender.session, self
+        if earlier is not None and self.is_member:
+            # The member has abandoned it. Late replicas from there would overwrite newer ones.
+            earlier.close(ErrorCode.OK, "this process has connected again")
         self._permissions = Permissions(self._api, self, hello.role, self._transport.now())
         self._permissions.grant(sender, scopes)
         self._intake = RequestIntake(

@@ -2,13 +2,17 @@
 
 import pytest
 import trio
+from msgspec.structs import replace
 
+from ringfence.limiter import PackedSnapshot, Snapshot
 from ringfence.rules import RuleSet
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import (
     AskMembers,
     AskRules,
     AskStats,
+    Copy,
+    Done,
     ErrorCode,
     Hello,
     Ping,
@@ -111,6 +115,21 @@ async def test_a_connection_without_a_hello_in_time_is_closed(autojump_clock: ob
         assert not good.closed
         assert world.count("refused_hello_timeout") == 1
         assert world.count("connections") == 1
+
+
+async def test_a_new_connection_of_a_member_ends_its_earlier_one(autojump_clock: object) -> None:
+    replica = Copy(1, PackedSnapshot.of(Snapshot([], [], [], [], [])))
+    async with running_node() as world:
+        hello = Hello(Role.NODE, "b", b"", 1)
+        earlier, other = await world.call(hello), await world.call(replace(hello, session=2))
+
+        later = await world.call(hello)
+
+        assert earlier.closed == [(ErrorCode.OK, "this process has connected again")]
+        assert await earlier.say(replica) == []
+        assert await later.say(replica) == await other.say(replica) == [Done(1)]
+        assert world.count("copies_received") == 2
+        assert world.count("connections") == 2
 
 
 # Garbage
