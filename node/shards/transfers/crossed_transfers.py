@@ -95,16 +95,17 @@ class CrossedTransfers:
         log = FallbackLog()
         theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
         refunds = {check.id: check.cost for check in decided if check.is_refund}
+        sent = [check for part in transfer.parts for check in part.decided]  # Of any part's keys.
+        both = [
+            check
+            for check in sent
+            if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
+        ]
         copies = [part.counts.unpack() for part in transfer.parts]
         for part, counts in zip(transfer.parts, copies, strict=True):
-            both = [
-                check
-                for check in part.decided
-                if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
-            ]
             rows = without_checks(counts.keys, part.fallback_counts, both)
             add_logs(log, counts, rows, transfer.at)
-            _undo_refunds(log, counts, part.decided, refunds, transfer.at)
+            _undo_refunds(log, counts, sent, refunds, transfer.at)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
         self._charged[shard] = transfer, log, now, {check.id for check in decided}

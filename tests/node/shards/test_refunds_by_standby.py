@@ -40,9 +40,9 @@ def refund(host: Host, units: int, seq: int = 1) -> None:
     host.refund(units, check_id=(9, seq, 0), at=host.now)
 
 
-def paused(limit: Limit, units: int = 100) -> tuple[Host, Host]:
+def paused(limit: Limit, units: int = 100, parts: int = 1) -> tuple[Host, Host]:
     """Return an owner that is paused after some units, and the standby that decides for it."""
-    owner, standby = Host("b", limit), Host("a", limit)
+    owner, standby = Host("b", limit), Host("a", limit, parts=parts)
     owner.start(units)
     owner.now = standby.now = NOW + S
     owner.copy_to(standby)
@@ -115,8 +115,11 @@ def test_a_refund_that_owner_and_standby_apply_counts_once(limit: Limit) -> None
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("spent", [0, 7, 70])
-def test_a_refund_by_both_counts_once_when_their_transfers_cross(limit: Limit, spent: int) -> None:
-    owner, standby = paused(limit)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_refund_by_both_counts_once_when_their_transfers_cross(
+    limit: Limit, spent: int, parts: int
+) -> None:
+    owner, standby = paused(limit, parts=parts)
     if spent:
         standby.spend(spent)
     refund(standby, 60)
@@ -129,6 +132,20 @@ def test_a_refund_by_both_counts_once_when_their_transfers_cross(limit: Limit, s
     standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, standby.now)
 
     assert (merged, standby.used) == (40 + spent, 40)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_check_by_both_counts_once_when_their_transfers_cross(limit: Limit, parts: int) -> None:
+    owner, standby = paused(limit, parts=parts)
+    standby.spend(7, check_id=(9, 1, 0))
+    owner.now = standby.now = NOW + 2 * S
+    owner.spend(7, check_id=(9, 1, 0))
+
+    owner.ask(standby)
+    standby.pull(owner)
+
+    assert standby.used == 107
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)

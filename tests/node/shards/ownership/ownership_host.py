@@ -57,9 +57,11 @@ class Host:
         *,
         carried: Limit | None = None,
         lends: bool = False,
+        parts: int = 1,
     ) -> None:
         """`carried`, when given, is a limit that each check contains, so that no rule has it.
-        `lends` means that the host lends units to clients."""
+        `lends` means that the host lends units to clients. It sends shards in at least this number
+        of `parts`."""
         self.name = NodeId(name)
         self.carried = [carried] if carried else []
         self.now = NOW
@@ -93,6 +95,7 @@ class Host:
             self.engine,
             Counters(),
             first_transfer=1,
+            least_parts=parts,
             lender=self.lender,
         )
         self.handoff = Handoff(
