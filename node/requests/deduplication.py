@@ -1,10 +1,10 @@
-"""Deduplication: outcomes of checks, charges and refunds by identity, so that each counts once.
+"""Deduplication: outcomes of checks, charges, refunds and resets, so that each counts once.
 
 A check can reach a node directly from a client, as a hedged request, and forwarded by another node,
 in any order. The node decides the first one and repeats the outcome for the others. `sent_answers`
 stores the outcomes of checks that clients sent directly, `DirectChecks` their keys. Only repeated
-checks and refunds, which are few, have rows in `DecidedChecks`. The number of rows is bounded: the
-oldest request is dropped first.
+checks, refunds and resets, which are few, have rows in `DecidedChecks`. The number of rows is
+bounded: the oldest request is dropped first.
 """
 
 from collections import OrderedDict, defaultdict, deque
@@ -29,7 +29,7 @@ from ringfence.wire import (
 __all__ = ["COUNTED_ONCE", "DecidedChecks", "DirectChecks", "repeats_within"]
 
 _DECIDED = (Source.OWNER, Source.STANDBY)
-COUNTED_ONCE = (Op.CHECK, Op.CHARGE, Op.REFUND)
+COUNTED_ONCE = (Op.CHECK, Op.CHARGE, Op.REFUND, Op.RESET)
 """Operations whose rows have an identity, so that a repeat finds the first outcome."""
 _MAX_ROWS = 65_536
 _REPEATED_WITHIN_NS = 120_000_000_000
@@ -151,6 +151,7 @@ class DecidedChecks:
         now: int,
         *,
         is_refund: bool = False,
+        is_reset: bool = False,
     ) -> None:
         """Store the outcome of a check that was decided at `now`.
 
@@ -163,7 +164,7 @@ class DecidedChecks:
         if place in rows:
             self._forget(rows.pop(place)[0])
         rows[place] = self._by_shard.setdefault(shard_of(key), {})[id] = (
-            DecidedCheck(id, key, cost, 0, row, is_refund),
+            DecidedCheck(id, key, cost, 0, row, is_refund, is_reset),
             now,
         )
         self._size += 1
@@ -275,7 +276,8 @@ class DecidedChecks:
         One of the two charges of each must be removed. The first list has the checks that this node
         admitted first. The second list has the others, with the age and the outcome of the charge
         on this node. The third list has the refunds for which both nodes removed units. It has the
-        age of the refund on this node, and the units that must be charged again.
+        age of the refund on this node, and the units that must be charged again. It also has the
+        resets that both nodes have applied. Checks and refunds before such a reset are left out.
         """
         ours_first: list[DecidedCheck] = []
         theirs_first: list[DecidedCheck] = []
@@ -291,6 +293,13 @@ class DecidedChecks:
                     self._remember_arrived(check, now)
                 elif units:
                     refunds.append(replace(check, cost=units, age_ns=max(0, now - known[1])))
+            elif check.is_reset:
+                if not self._on_charge(check, known[1]):
+                    self._remember_arrived(check, now)
+                    continue
+                for found in (ours_first, theirs_first, refunds):
+                    found[:] = [each for each in found if each.key != check.key]
+                refunds.append(check)
             elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
                 age_ns = max(0, now - known[1])
                 if not self._on_charge(check, known[1]):
@@ -307,6 +316,7 @@ class DecidedChecks:
         self.remember(
             *(check.id, check.key, check.cost, check.row, now - check.age_ns),
             is_refund=check.is_refund,
+            is_reset=check.is_reset,
         )
 
     def _was_forwarded(self, id_: CheckId) -> bool:

@@ -311,10 +311,7 @@ class RequestHandler:
     def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
         """Decide a batch of checks; a check that was already decided, hedged or forwarded, gets the
         same outcome, also if both are in this batch."""
-        if batch.op is Op.RESET:
-            count = partial(self._count, batch, as_standby=as_standby)
-            return self._ownership.refunds.reset(batch.keys, count, self._clock.now())
-        if not batch.ids or batch.op not in COUNTED_ONCE:
+        if batch.op not in COUNTED_ONCE or not (batch.ids or batch.op is Op.RESET):
             return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
         repeats = repeats_within(batch.ids)
@@ -334,21 +331,27 @@ class RequestHandler:
 
     def _count_and_remember(self, batch: Batch, *, as_standby: bool) -> Results:
         """Count checks with identities, and store their outcomes for repeats of the checks."""
-        now, costs = self._clock.now(), batch.costs
+        now, costs, refunds = self._clock.now(), batch.costs, self._ownership.refunds
+        count = partial(self._count, batch, as_standby=as_standby)
         if batch.op is Op.REFUND:
-            results, costs = self._ownership.refunds.apply(
-                batch, partial(self._count, batch, as_standby=as_standby), now
-            )
+            results, costs = refunds.apply(batch, count, now)
+        elif batch.op is Op.RESET:
+            results, costs = refunds.reset(batch.keys, count, now), [0] * len(batch)
         else:
-            results = self._count(batch, as_standby=as_standby)
+            results = count()
         self._remember(batch, results, costs, now)
         return results
 
     def _remember(self, batch: Batch, results: Results, costs: Sequence[int], now: int) -> None:
-        is_refund = batch.op is Op.REFUND
+        is_refund, is_reset = batch.op is Op.REFUND, batch.op is Op.RESET
         for row, id_ in enumerate(batch.ids):
+            key = batch.keys[row]
+            if is_reset and self._ownership.is_blind(shard_of(key)):
+                continue  # The owner must still remove its units.
             self._decided_checks.remember(
-                *(id_, batch.keys[row], costs[row], results.row(row), now), is_refund=is_refund
+                *(id_, key, costs[row], results.row(row), now),
+                is_refund=is_refund,
+                is_reset=is_reset,
             )
 
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:

@@ -67,6 +67,10 @@ class FallbackLog:
             for number in (max(1, age_ns), units)
         ]
 
+    def forget_refunded(self, key: bytes) -> None:
+        """Remove all refunds of a key, because the owner has reset its counter itself."""
+        self._refunded.pop(key, None)
+
     def grant(self, key: bytes, slot: int, units: int, period_ns: int, now: int) -> None:
         """Add a slot of a concurrency limit that was granted at `now`. If there are too many slots,
         add only its units."""

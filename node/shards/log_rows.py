@@ -8,7 +8,7 @@ counter come last: a pair of zeros, and for each refund two pairs, its age and i
 without a slot are charged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ __all__ = [
     "refunded_units",
     "without_checks",
     "without_logged_checks",
+    "without_refunds",
     "without_row",
     "without_units",
 ]
@@ -105,6 +106,19 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
 def refunded_units(row: Sequence[int]) -> int:
     """Return the refunded units in a row of a fallback log."""
     return sum(_split_refunds(_split_row(row)[1])[1][1::2])
+
+
+def without_refunds(
+    keys: Sequence[bytes], rows: Sequence[Sequence[int]], reset: Container[bytes]
+) -> Sequence[Sequence[int]]:
+    """Return the rows of a fallback log without the refunds of the `reset` keys."""
+    left: list[Sequence[int]] = []
+    for key, row in zip(keys, rows, strict=True):
+        units, numbers = _split_row(row)
+        slots, _ = _split_refunds(numbers)
+        pairs = [number for slot in slots for number in (slot, 0)]
+        left.append([*units, *pairs] if key in reset else row)
+    return left
 
 
 def without_checks(

@@ -51,6 +51,9 @@ _SCOPES = {
     Op.RENEW: Scope.CHECK,
 }
 
+_IDENTIFIED = (Op.REFUND, Op.RESET)
+"""Operations whose identities are stored, because another member may apply them, too."""
+
 
 class RequestIntake:
     """Passes the requests of one caller to the node, and sends the answers."""
@@ -161,7 +164,7 @@ class RequestIntake:
         is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         session = sender.identity[1]
         if is_first_ask and (
-            batch.op is Op.REFUND or self._dispatcher.was_decided_elsewhere(session, seq)
+            batch.op in _IDENTIFIED or self._dispatcher.was_decided_elsewhere(session, seq)
         ):
             batch.ids = _ids(session, seq, range(len(batch)))
         if batch.op is Op.REFUND and sender.ledger is not None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
-from node.shards.log_rows import without_logged_checks
+from node.shards.log_rows import without_logged_checks, without_refunds
 from node.shards.ownership.cover import Cover
 from ringfence.limiter import Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
@@ -43,13 +43,21 @@ class DuplicateChecks:
         `is_restored` means that the sender's counters replace those of this node; then their
         charges stay. Otherwise the earlier charge stays, because the later one may belong to a
         later window; but if the sender has refunded its charge, the one on this node is removed. Of
-        a refund that both have applied, the one on this node is undone.
+        a refund that both have applied, the one on this node is undone. A reset that both have
+        applied removes no further units.
         """
         if not decided:
             return logs
         ours_first, theirs_first, refunds = self._checks.merge(decided, now)
         if not is_added:
             return logs
+        reset = {each.key for each in refunds if each.is_reset}
+        refunds = [each for each in refunds if not each.is_reset]
+        if is_restored and cover is not None:
+            for key in reset:
+                cover.log.forget_refunded(key)
+        elif reset:
+            logs = without_refunds(counts.keys, logs, reset)
         if is_restored:
             # Slots need no refund: a merge has each slot with the state at the member that held it.
             theirs_first += [

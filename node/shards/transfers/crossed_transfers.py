@@ -89,13 +89,14 @@ class CrossedTransfers:
         """Charge the units of a transfer that may not have reached the owner on top of the owner's
         counters.
 
-        The owner has counted the checks in `decided`, so they are left out. Refunds that both have
-        applied are undone in the units of the transfer.
+        The owner has counted the checks in `decided`, so they are left out. Refunds and resets that
+        both have applied are undone in the units of the transfer.
         """
         log = FallbackLog()
         theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
         refunds = {check.id: check.cost for check in decided if check.is_refund}
-        sent = [check for part in transfer.parts for check in part.decided]  # Of any part's keys.
+        # The checks of any part's keys are in the first parts.
+        sent = _after_resets([check for part in transfer.parts for check in part.decided])
         both = [
             check
             for check in sent
@@ -106,6 +107,8 @@ class CrossedTransfers:
             rows = without_checks(counts.keys, part.fallback_counts, both)
             add_logs(log, counts, rows, transfer.at)
             _undo_refunds(log, counts, sent, refunds, transfer.at)
+        for check in [check for check in sent if check.is_reset and check.id in theirs]:
+            log.forget_refunded(check.key)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
         self._charged[shard] = transfer, log, now, {check.id for check in decided}
@@ -131,6 +134,12 @@ class CrossedTransfers:
         ]
         for shard in old:
             del self._charged[shard]
+
+
+def _after_resets(decided: Sequence[DecidedCheck]) -> list[DecidedCheck]:
+    """Return decided checks without those whose effect a later reset of their key has removed."""
+    last_reset = {check.key: place for place, check in enumerate(decided) if check.is_reset}
+    return [c for place, c in enumerate(decided) if place >= last_reset.get(c.key, 0)]
 
 
 def _undo_refunds(

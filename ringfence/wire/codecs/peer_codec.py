@@ -103,6 +103,8 @@ _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
 _REFUND_MARK = (Code.UNCHARGED, 0)
 """Code and limit that mark a refund. No check of a positive cost passes a limit of 0."""
+_RESET_MARK = (Code.NEVER, 0)
+"""Code and limit that mark a reset of cost 0. A check of this cost always passes."""
 _LAST_SOURCE = len(Source) - 1
 
 VALIDATED_WHILE_ENCODED = (_PULLED, _COPY, _WINDOW_COUNTS, _RECOVER_COUNTS_REPLY, _DONE)
@@ -215,10 +217,14 @@ def _read_pulled(fields: list[object]) -> Pulled:
 def _write_decided(check: DecidedCheck) -> list[object]:
     """Convert a decided check to the list of its fields.
 
-    A receiver of an older release ignores a refund, because code 4 means that nothing was charged.
+    A receiver of an older release ignores a refund or a reset, because these codes mean that
+    nothing was charged.
     """
-    row = (*_REFUND_MARK, *check.row[len(_REFUND_MARK) :]) if check.is_refund else check.row
-    return [*check.id, check.key, check.cost, check.age_ns, [*map(int, row)]]
+    code, limit, *others = check.row
+    if check.is_refund or check.is_reset:
+        code, limit = _REFUND_MARK if check.is_refund else _RESET_MARK
+    numbers = [int(number) for number in (code, limit, *others)]
+    return [*check.id, check.key, check.cost, check.age_ns, numbers]
 
 
 def _read_decided(wire: object) -> DecidedCheck:
@@ -235,6 +241,7 @@ def _read_decided(wire: object) -> DecidedCheck:
     code, limit, remaining, retry, reset, delay, slot_id, source = numbers
     units = integer(cost, "Pulled.decided", 0, MAX_COST)
     is_refund = units > 0 and (code, limit) == _REFUND_MARK
+    is_reset = units == 0 and (code, limit) == _RESET_MARK
     return DecidedCheck(
         (
             integer(session, "Pulled.decided"),
@@ -245,10 +252,11 @@ def _read_decided(wire: object) -> DecidedCheck:
         units,
         integer(age_ns, "Pulled.decided"),
         (
-            *(Code.ALLOWED if is_refund else code, limit, remaining),
+            *(Code.ALLOWED if is_refund or is_reset else code, limit, remaining),
             *(retry, reset, delay, slot_id, source),
         ),
         is_refund,
+        is_reset,
     )
 
 

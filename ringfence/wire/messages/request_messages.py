@@ -11,7 +11,7 @@ __all__ = ["Answer", "DecidedCheck", "Request"]
 
 
 class DecidedCheck(Struct, frozen=True):
-    """Record of a check, a charge or a refund that a node decided."""
+    """Record of a check, a charge, a refund or a reset that a node decided."""
 
     id: CheckId
     key: bytes
@@ -22,6 +22,7 @@ class DecidedCheck(Struct, frozen=True):
     row: OutcomeRow
     """Result of the check, which also answers repetitions of the check."""
     is_refund: bool = False
+    is_reset: bool = False
 
 
 class Request(Struct):

@@ -7,7 +7,7 @@ from node.shards.log_rows import add_logs, log_rows
 from node.shards.transfers.unacknowledged_transfers import add_unused
 from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, LeaseRequest, Op, Results, Source
+from ringfence.wire import Batch, LeaseRequest, Op
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 S = 10**9
@@ -25,15 +25,8 @@ def names(limit: Limit) -> str:
     return f"{limit.algorithm}-{limit.slots}"
 
 
-def reset(host: Host) -> None:
-    batch = Batch(Op.RESET, [KEY], [0])
-
-    def count() -> Results:
-        outcomes = decide_batch(host.engine, batch, host.now)
-        host.ownership.record_decided(batch, outcomes, host.now)
-        return Results(outcomes, [Source.OWNER])
-
-    host.ownership.refunds.reset([KEY], count, host.now)
+def reset(host: Host, seq: int = 0) -> None:
+    host.reset((8, seq, 0))
 
 
 def refund(host: Host, units: int, seq: int = 1) -> None:
@@ -132,6 +125,76 @@ def test_a_refund_by_both_counts_once_when_their_transfers_cross(
     standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, standby.now)
 
     assert (merged, standby.used) == (40 + spent, 40)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("refunded", [0, 10])
+def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
+    owner, standby = paused(limit)
+    standby.spend(7, check_id=(9, 1, 0))
+    refund(standby, refunded, seq=2)
+    reset(standby, seq=3)
+    standby.spend(5, check_id=(9, 4, 0))
+    owner.now = standby.now = NOW + 2 * S
+    owner.spend(7, check_id=(9, 1, 0))
+    refund(owner, refunded, seq=2)
+    reset(owner, seq=3)
+    owner.spend(20, check_id=(9, 5, 0))
+
+    resume(owner, standby)
+
+    assert owner.used == 25
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("refunded", [0, 10])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_reset_by_both_removes_no_later_units_when_their_transfers_cross(
+    limit: Limit, refunded: int, parts: int
+) -> None:
+    owner, standby = paused(limit, parts=parts)
+    standby.spend(7, check_id=(9, 1, 0))
+    refund(standby, refunded, seq=2)
+    reset(standby, seq=3)
+    standby.spend(5, check_id=(9, 4, 0))
+    owner.now = standby.now = NOW + 2 * S
+    owner.spend(7, check_id=(9, 1, 0))
+    refund(owner, refunded, seq=2)
+    reset(owner, seq=3)
+    owner.spend(20, check_id=(9, 5, 0))
+
+    [group] = owner.ask(standby).groups
+    standby.pull(owner)
+    merged = standby.used
+    standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, standby.now)
+
+    assert (merged, standby.used) == (25, 20)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_a_standby_that_receives_the_counters_of_an_owner_keeps_units_after_their_common_reset(
+    limit: Limit,
+) -> None:
+    owner, standby = paused(limit)
+    reset(standby, seq=3)
+    standby.spend(5)
+    owner.now = standby.now = NOW + 2 * S
+    reset(owner, seq=3)
+    owner.spend(20)
+
+    standby.pull(owner)
+
+    assert standby.used == 25
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_an_owner_knows_the_reset_of_its_standby(limit: Limit) -> None:
+    owner, standby = paused(limit)
+    reset(standby, seq=3)
+
+    resume(owner, standby)
+
+    assert owner.checks.find([(8, 3, 0)])
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)

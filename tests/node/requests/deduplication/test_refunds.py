@@ -1,4 +1,4 @@
-"""Refunds that two nodes apply count once."""
+"""Refunds and resets that two nodes apply count once."""
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from tests.node.requests.deduplication.decided_hosts import (
     SECOND,
     SHARD,
     Host,
+    key_of,
     memory,
 )
 
@@ -38,6 +39,32 @@ def test_a_refund_applied_by_two_nodes_is_undone_by_the_units_that_both_removed(
 
     expected = [replace(theirs, cost=again, age_ns=50)] if again else []
     assert checks.merge([theirs], NOW) == ([], [], expected)
+
+
+def test_a_reset_applied_by_two_nodes_ends_the_effect_of_earlier_checks_of_its_key() -> None:
+    checks, other = memory(), key_of(2)
+    for seq, key in enumerate((KEY, KEY, other, KEY), 5):
+        checks.remember((1, seq, 0), key, 2, ALLOWED, NOW - 50, is_refund=seq == 6)
+    checks.remember((1, 9, 0), KEY, 0, ALLOWED, NOW - 20, is_reset=True)
+    theirs = [
+        DecidedCheck((1, 5, 0), KEY, 2, 20, ALLOWED),
+        DecidedCheck((1, 6, 0), KEY, 2, 20, ALLOWED, is_refund=True),
+        DecidedCheck((1, 7, 0), other, 2, 20, ALLOWED),
+        DecidedCheck((1, 9, 0), KEY, 0, 10, ALLOWED, is_reset=True),
+        DecidedCheck((1, 8, 0), KEY, 2, 5, ALLOWED),
+    ]
+
+    assert checks.merge(theirs, NOW) == ([theirs[2], theirs[4]], [], [theirs[3]])
+
+
+def test_a_reset_that_one_node_has_passed_on_is_not_one_of_two() -> None:
+    checks = memory()
+    checks.remember((1, 9, 0), KEY, 0, ALLOWED, NOW - 20, is_reset=True)
+    checks.on_charges_transferred(SHARD, NOW)
+    theirs = DecidedCheck((1, 9, 0), KEY, 0, 30, ALLOWED, is_reset=True)
+
+    assert checks.merge([theirs], NOW) == ([], [], [])
+    assert checks.of_shard(SHARD, 0, NOW) == [theirs]
 
 
 def test_a_refund_known_from_another_node_is_not_applied_again() -> None:

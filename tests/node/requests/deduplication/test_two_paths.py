@@ -72,19 +72,24 @@ async def test_a_refund_sent_on_two_paths_is_applied_once(
         assert remaining(await app.say(check(6))) == [2]
 
 
-async def test_a_direct_refund_moves_with_its_shard(autojump_clock: object) -> None:
+async def test_direct_refunds_and_resets_move_with_their_shard(autojump_clock: object) -> None:
     async with running_node() as world:
         app = await world.call(APP)
         await app.say(check(5, cost=3))
         await app.say(check(6, op=Op.REFUND))
+        operator = replace(APP, name="operator", session=2)
+        await (await world.call(operator)).say(check(7, cost=0, op=Op.RESET))
         b = await world.call(Hello(Role.NODE, "b", b"", 7))
 
         [pulled] = await b.say(Pull(9, [shard_of(check(5).batch.keys[0])], 0))
 
         assert isinstance(pulled, Pulled)
-        assert sorted([(each.id, each.cost, each.is_refund) for each in pulled.decided]) == [
-            ((APP.session, 5, 0), 3, False),
-            ((APP.session, 6, 0), 1, True),
+        assert sorted(
+            [(each.id, each.cost, each.is_refund, each.is_reset) for each in pulled.decided]
+        ) == [
+            ((APP.session, 5, 0), 3, False, False),
+            ((APP.session, 6, 0), 1, True, False),
+            ((operator.session, 7, 0), 0, False, True),
         ]
 
 

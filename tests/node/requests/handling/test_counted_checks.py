@@ -9,7 +9,15 @@ from node.requests.request_parts import Part
 from ringfence.limiter import Code
 from ringfence.rules import RuleSet
 from ringfence.wire import Op, Request, Results, Source
-from tests.node.requests.handling.handling_host import SPLIT, A, Asked, B, HandlingHost, key_of
+from tests.node.requests.handling.handling_host import (
+    NOW,
+    SPLIT,
+    A,
+    Asked,
+    B,
+    HandlingHost,
+    key_of,
+)
 
 OURS, OTHER, THEIRS = key_of(A), key_of(A, number=1), key_of(B)
 SHARED, THEIR_SHARED = key_of(A, SPLIT), key_of(B, SPLIT)
@@ -37,7 +45,37 @@ async def test_a_repeated_request_has_the_outcome_of_the_first(
 
     assert host.used(OURS) == [used]
     assert again.outcomes.remaining == first.outcomes.remaining == [5 - used]
-    assert host.counters.as_dict().get("repeated_checks", 0) == (op is not Op.RESET)
+    assert host.count("repeated_checks") == 1
+
+
+async def test_a_repeated_reset_removes_no_later_units(host: HandlingHost) -> None:
+    host.hold(OURS)
+    now(host, host.request(OURS, costs=[2]))
+    reset = host.request(OURS, op=Op.RESET, costs=[0], ids=[(1, 1, 0)])
+    now(host, reset)
+    now(host, host.request(OURS, costs=[3]))
+
+    now(host, reset)
+
+    assert host.used(OURS) == [3]
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+async def test_a_reset_moves_with_its_shard_unless_the_owner_must_still_apply_it(
+    host: HandlingHost, *, is_blind: bool
+) -> None:
+    [shard] = host.shards(THEIRS)
+    if is_blind:
+        host.ownership.take_over_blind([shard], B, NOW, ())
+    else:
+        host.hold(THEIRS)
+    now(host, host.request(THEIRS, op=Op.RESET, costs=[0], ids=[(1, 1, 0)], as_standby=is_blind))
+
+    moved = host.decided_checks.of_shard(shard, 0, host.clock.time)
+
+    assert [(check.id, check.cost, check.is_reset) for check in moved] == (
+        [] if is_blind else [((1, 1, 0), 0, True)]
+    )
 
 
 async def test_a_request_without_identities_is_counted_again(host: HandlingHost) -> None:

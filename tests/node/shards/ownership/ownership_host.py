@@ -144,6 +144,18 @@ class Host:
         results, [removed] = self.ownership.refunds.apply(batch, count, at)
         self.checks.remember(check_id, KEY, removed, results.row(0), at, is_refund=True)
 
+    def reset(self, check_id: CheckId = (0, 0, 0)) -> None:
+        """Reset the key, as a member does that may not be the only one to receive the reset."""
+        batch = Batch(Op.RESET, [KEY], [0])
+
+        def count() -> Results:
+            outcomes = decide_batch(self.engine, batch, self.now)
+            self.ownership.record_decided(batch, outcomes, self.now)
+            return Results(outcomes, [Source.OWNER])
+
+        row = self.ownership.refunds.reset([KEY], count, self.now).row(0)
+        self.checks.remember(check_id, KEY, 0, row, self.now, is_reset=True)
+
     def cover(self, owner: str, *silent: str, at: int | None = None) -> None:
         at = self.now if at is None else at
         copies = list(self.ownership.replicas.of(shard_of(KEY)))

@@ -1,6 +1,7 @@
 """Hypothesis strategies for messages between nodes."""
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hashring import SHARDS
 from ringfence.limiter import Limit, PackedSnapshot, Snapshot
@@ -68,8 +69,8 @@ def counts(draw: st.DrawFn, count: int) -> PackedSnapshot:
 
 
 def is_check(check: DecidedCheck) -> bool:
-    """Return whether a record differs from the form in which refunds are written."""
-    return check.row[:2] != (Code.UNCHARGED, 0)
+    """Return whether a record differs from the forms in which refunds and resets are written."""
+    return check.row[:2] not in ((Code.UNCHARGED, 0), (Code.NEVER, 0))
 
 
 plain_checks = st.builds(
@@ -89,7 +90,8 @@ refunds = st.builds(
     st.tuples(st.just(Code.ALLOWED), st.just(0), *[u64] * 5, st.integers(0, len(Source) - 1)),
     st.just(True),
 )
-decided_checks = st.lists(plain_checks | refunds, max_size=3)
+resets = refunds.map(lambda each: replace(each, cost=0, is_refund=False, is_reset=True))
+decided_checks = st.lists(plain_checks | refunds | resets, max_size=3)
 
 
 @st.composite

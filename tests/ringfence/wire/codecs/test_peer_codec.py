@@ -351,20 +351,22 @@ def test_a_decided_check_with_a_short_key_is_rejected():
 
 
 @pytest.mark.parametrize(
-    ("cost", "code", "limit", "is_refund"),
+    ("cost", "code", "limit", "kind"),
     [
-        (1, Code.UNCHARGED, 0, True),
-        (MAX_COST, Code.UNCHARGED, 0, True),
-        (0, Code.UNCHARGED, 0, False),
-        (1, Code.UNCHARGED, 1, False),
-        (1, Code.NEVER, 0, False),
-        (1, Code.UNKNOWN_RULE, 0, False),
-        (1, Code.ALLOWED, 0, False),
-        (1, Code.OVERDRAWN, 9, False),
+        (1, Code.UNCHARGED, 0, "refund"),
+        (MAX_COST, Code.UNCHARGED, 0, "refund"),
+        (0, Code.UNCHARGED, 0, "check"),
+        (1, Code.UNCHARGED, 1, "check"),
+        (0, Code.NEVER, 0, "reset"),
+        (1, Code.NEVER, 0, "check"),
+        (0, Code.NEVER, 1, "check"),
+        (1, Code.UNKNOWN_RULE, 0, "check"),
+        (1, Code.ALLOWED, 0, "check"),
+        (1, Code.OVERDRAWN, 9, "check"),
     ],
 )
-def test_a_decided_check_that_cannot_be_one_is_a_refund(
-    cost: int, code: Code, limit: int, *, is_refund: bool
+def test_a_decided_check_that_cannot_be_one_is_a_refund_or_a_reset(
+    cost: int, code: Code, limit: int, kind: str
 ) -> None:
     numbers = [int(code), limit, 3, 4, 5, 6, 7, len(Source) - 1]
     fields = [18, 1, [GROUP], PACKED, [], [[1, 2, 3, KEY, cost, 9, numbers]]]
@@ -373,6 +375,6 @@ def test_a_decided_check_that_cannot_be_one_is_a_refund(
 
     [check] = message.decided
     assert (check.id, check.key, check.cost, check.age_ns) == ((1, 2, 3), KEY, cost, 9)
-    assert check.is_refund is is_refund
-    assert check.row == (Code.ALLOWED if is_refund else code, *numbers[1:])
+    assert (check.is_refund, check.is_reset) == (kind == "refund", kind == "reset")
+    assert check.row == (code if kind == "check" else Code.ALLOWED, *numbers[1:])
     assert decode(encode(message)) == message
