@@ -91,10 +91,16 @@ class AppliedRefunds:
         for refund in sorted(refunds, key=lambda each: each.age_ns, reverse=True):
             rows.setdefault(refund.key, []).extend([refund.age_ns, refund.cost])
         self._merge.charge(rows, now, counts=counts)
-        for key, row in rows.items():
-            cover = self._covers.get(shard_of(key))
+        for each in refunds:
+            cover = self._covers.get(shard_of(each.key))
             if cover is not None:
-                cover.log.restore(key, row, self._period_of(key), now)
+                at, period_ns = now - each.age_ns, self._period_of(each.key)
+                cover.log.undo_refund(each.key, each.cost, period_ns, at)
+
+    def add_refunded(self, log: FallbackLog, key: bytes, units: int, at: int) -> None:
+        """Add units that another member must remove to a log; they were charged at `at`."""
+        if units:
+            log.add_refunded(key, units, self._period_of(key), at)
 
     def _units(self, key: bytes, now: int) -> int:
         cover = self._covers.get(shard_of(key))

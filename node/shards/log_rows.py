@@ -19,6 +19,7 @@ from ringfence.wire import SLOT_ID, DecidedCheck
 
 __all__ = [
     "add_logs",
+    "lifted_units",
     "log_rows",
     "logged_counts",
     "refunded_units",
@@ -121,23 +122,43 @@ def without_refunds(
     return left
 
 
+def lifted_units(decided: Sequence[DecidedCheck]) -> dict[bytes, float]:
+    """Return the most units of each key that refunds and resets among decided checks have
+    removed."""
+    units: dict[bytes, float] = {}
+    for check in decided:
+        if check.is_refund or check.is_reset:
+            removed = inf if check.is_reset else check.cost
+            units[check.key] = units.get(check.key, 0) + removed
+    return units
+
+
 def without_checks(
-    keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
-) -> list[list[int]]:
+    keys: Sequence[bytes],
+    rows: Sequence[Sequence[int]],
+    checks: Sequence[DecidedCheck],
+    lifted: Mapping[bytes, float],
+) -> tuple[list[list[int]], list[DecidedCheck]]:
     """Subtract the units of checks that both members admitted from the fallback log of the other
-    member."""
-    return _subtract_checks(keys, rows, checks, {})[0]
+    member.
+
+    `lifted` has the units of `lifted_units` at this member. Also returns checks that the member has
+    refunded, so that the log lacks their units. The cost of such a check is the number of units
+    that must be removed from the other charge of the check.
+    """
+    return _subtract_checks(keys, rows, checks, {}, lifted)
 
 
 def without_logged_checks(
-    counts: Snapshot, rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
+    counts: Snapshot,
+    rows: Sequence[Sequence[int]],
+    checks: Sequence[DecidedCheck],
+    lifted: Mapping[bytes, float],
 ) -> tuple[list[list[int]], list[DecidedCheck]]:
-    """Subtract checks that both members admitted from the other member's fallback log, but leave
-    units of other times.
+    """Subtract checks as `without_checks`, but leave units of other times in the log.
 
-    `counts` are the counters of the other member. Also returns checks that the member has refunded,
-    so that the log has only units of other times. The cost of such a check is the number of units
-    that the caller must remove from its own charge instead: at most as many as the log has left.
+    `counts` are the counters of the other member. If the log has units of other times, the other
+    member has refunded a check that the log lacks.
     """
     pairs = zip(counts.keys, counts.which, strict=True)
     periods_ns = {key: counts.limits[which].period_ns for key, which in pairs}
@@ -146,7 +167,7 @@ def without_logged_checks(
         for check in checks
         if check.key in periods_ns
     }
-    return _subtract_checks(counts.keys, rows, checks, near_ns)
+    return _subtract_checks(counts.keys, rows, checks, near_ns, lifted)
 
 
 def _subtract_checks(
@@ -154,13 +175,15 @@ def _subtract_checks(
     rows: Sequence[Sequence[int]],
     checks: Sequence[DecidedCheck],
     near_ns: Mapping[bytes, int],
+    lifted: Mapping[bytes, float],
 ) -> tuple[list[list[int]], list[DecidedCheck]]:
     """Subtract the units of checks from a fallback log; also return the checks that it lacks.
 
     `near_ns` has the largest difference between the ages of a check and of its units, by key. All
     units of other keys are near. The cost of a returned check is the number of units that are not
-    near and were left.
+    near and were left, or that the log lacks because they were `lifted`.
     """
+    lifted = dict(lifted)
     by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
     unlogged: list[DecidedCheck] = []
     for check in checks:
@@ -169,9 +192,12 @@ def _subtract_checks(
         if slot and slot in slots:
             slots.remove(slot)
         most_ns = inf if slot else near_ns.get(check.key, inf)  # A renewed slot has a new age.
-        far = _take_units(units, check.age_ns, check.cost, most_ns)
-        if far:
-            unlogged.append(replace(check, cost=far))
+        far, missing = _take_units(units, check.age_ns, check.cost, most_ns)
+        lost = min(missing, lifted.get(check.key, 0))
+        if lost:
+            lifted[check.key] -= lost
+        if far + lost:
+            unlogged.append(replace(check, cost=far + int(lost)))
     left = [
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)
@@ -230,11 +256,11 @@ def _ages_and_units(counts: Snapshot, at: int) -> dict[int, tuple[int, int]]:
     return {slot: (max(0, period_ns - left), units) for slot, left, units in triples}
 
 
-def _take_units(row: list[int], age_ns: int, units: int, near_ns: float = inf) -> int:
+def _take_units(row: list[int], age_ns: int, units: int, near_ns: float = inf) -> tuple[int, int]:
     """Subtract units from a row of a fallback log, starting with the pair whose age is nearest.
 
     Pairs whose ages differ by more than `near_ns` stay as they are. Returns the units that would
-    have come from them.
+    have come from them, and the units that the row lacks.
     """
     far = 0
     # The part of the period that a check fell into is the oldest that is not older than the check.
@@ -247,4 +273,4 @@ def _take_units(row: list[int], age_ns: int, units: int, near_ns: float = inf) -
         units -= taken
         if not units:
             break
-    return far
+    return far, units

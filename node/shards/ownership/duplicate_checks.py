@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hashring import shard_of
 from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
-from node.shards.log_rows import without_logged_checks, without_refunds
+from node.shards.log_rows import lifted_units, without_logged_checks, without_refunds
 from node.shards.ownership.cover import Cover
 from ringfence.limiter import Snapshot
 from ringfence.wire import SLOT_ID, DecidedCheck
@@ -70,7 +71,7 @@ class DuplicateChecks:
                 since = cover.since
                 theirs_first = [each for each in theirs_first if now - each.age_ns >= since]
         if ours_first:
-            logs, refunded = without_logged_checks(counts, logs, ours_first)
+            logs, refunded = without_logged_checks(counts, logs, ours_first, lifted_units(decided))
             theirs_first += [self._charged_here(each, now) for each in refunded]
         if refunds:  # First, because they may have removed the charges that are removed below.
             self._refunds.undo(refunds, counts, now)
@@ -78,8 +79,20 @@ class DuplicateChecks:
             self._merge.refund(theirs_first, now)
         if cover is not None:
             for check in [each for each in theirs_first if not each.row[SLOT_ID]]:
-                cover.log.take_back(check.key, check.cost)
+                self._take_back(cover, check, now)
         return logs
+
+    def _take_back(self, cover: Cover, check: DecidedCheck, now: int) -> None:
+        """Remove the units of a check from the log of this node.
+
+        If this node has refunded them, the log lacks them. Then they are removed from the units of
+        the other member.
+        """
+        missing = check.cost - cover.log.take_back(check.key, check.cost)
+        if missing:
+            decided = self._checks.of_shard(shard_of(check.key), cover.since, now)
+            units = int(min(missing, lifted_units(decided).get(check.key, 0)))
+            self._refunds.add_refunded(cover.log, check.key, units, now - check.age_ns)
 
     def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:
         """Return a check of another member with the age and the outcome of its charge on this

@@ -1,13 +1,13 @@
 """Shard transfers that crossed a transfer in the other direction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from hashring import NodeId
 from node.context.round_timer import NEVER
 from node.requests.deduplication import DecidedChecks
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, without_checks
+from node.shards.log_rows import add_logs, lifted_units, without_checks
 from node.shards.ownership.origins import are_all_known
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Snapshot
@@ -17,6 +17,9 @@ __all__ = ["CrossedTransfers"]
 
 _ACKNOWLEDGED_NS = 15_000_000_000
 """Time after which no acknowledgement of a crossed transfer is expected."""
+_PERIOD_NS, _PERIODS = 60_000_000_000, 10
+"""Period of a key without a counter: at least this time, and a multiple of the age of a check."""
+_NOTHING = Snapshot([], [], [], [], [])
 
 
 class CrossedTransfers:
@@ -92,25 +95,12 @@ class CrossedTransfers:
         The owner has counted the checks in `decided`, so they are left out. Refunds and resets that
         both have applied are undone in the units of the transfer.
         """
-        log = FallbackLog()
-        theirs = {check.id for check in decided if check.row[CODE] in CHARGED_CODES}
-        refunds = {check.id: check.cost for check in decided if check.is_refund}
-        # The checks of any part's keys are in the first parts.
-        sent = _after_resets([check for part in transfer.parts for check in part.decided])
-        both = [
-            check
-            for check in sent
-            if check.id in theirs and not check.is_refund and check.row[CODE] in CHARGED_CODES
-        ]
         copies = [part.counts.unpack() for part in transfer.parts]
-        for part, counts in zip(transfer.parts, copies, strict=True):
-            rows = without_checks(counts.keys, part.fallback_counts, both)
-            add_logs(log, counts, rows, transfer.at)
-            _undo_refunds(log, counts, sent, refunds, transfer.at)
-        for check in [check for check in sent if check.is_reset and check.id in theirs]:
-            log.forget_refunded(check.key)
+        log = _log_without(transfer, copies, decided)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
+        unused = {*log.keys}.difference(*[counts.keys for counts in copies])
+        self._merge.charge_log(log, sorted(unused), _NOTHING, transfer.at, now)
         self._charged[shard] = transfer, log, now, {check.id for check in decided}
         self._decided_checks.on_charges_returned(shard)
 
@@ -136,30 +126,46 @@ class CrossedTransfers:
             del self._charged[shard]
 
 
-def _after_resets(decided: Sequence[DecidedCheck]) -> list[DecidedCheck]:
-    """Return decided checks without those whose effect a later reset of their key has removed."""
-    last_reset = {check.key: place for place, check in enumerate(decided) if check.is_reset}
-    return [c for place, c in enumerate(decided) if place >= last_reset.get(c.key, 0)]
+def _log_without(
+    transfer: OutgoingTransfer, copies: Sequence[Snapshot], decided: Sequence[DecidedCheck]
+) -> FallbackLog:
+    """Return the log of a transfer without the effect of checks, refunds and resets that the owner
+    has applied, too.
 
-
-def _undo_refunds(
-    log: FallbackLog,
-    counts: Snapshot,
-    decided: Sequence[DecidedCheck],
-    refunds: Mapping[CheckId, int],
-    at: int,
-) -> None:
-    """Undo, in a log, the refunds of this node that the owner has applied, too.
-
-    `decided` are the checks of this node at the instant `at`, `refunds` has the units that the
-    owner has refunded, and `counts` has the limits of the keys.
+    `copies` are the counters of the transfer, and `decided` has the checks of the owner.
     """
-    pairs = zip(counts.keys, counts.which, strict=True)
-    periods_ns = {key: counts.limits[which].period_ns for key, which in pairs} if refunds else {}
-    for check in decided:
-        if check.is_refund and check.key in periods_ns:
-            units = min(check.cost, refunds.get(check.id, 0))
-            log.undo_refund(check.key, units, periods_ns[check.key], at - check.age_ns)
+    log, at = FallbackLog(), transfer.at
+    sent = [check for part in transfer.parts for check in part.decided]  # Of any part's keys.
+    theirs = {check.id: check.cost for check in decided if check.row[CODE] in CHARGED_CODES}
+    last_reset = {check.key: place for place, check in enumerate(sent) if check.is_reset}
+    both = [
+        check
+        for place, check in enumerate(sent)
+        if check.id in theirs
+        and check.row[CODE] in CHARGED_CODES
+        and place >= last_reset.get(check.key, 0)
+    ]
+    checks = [check for check in both if not (check.is_refund or check.is_reset)]
+    keys = [key for counts in copies for key in counts.keys]
+    logged = [row for part in transfer.parts for row in part.fallback_counts]
+    rows, unlogged = without_checks(keys, logged, checks, lifted_units(sent))
+    periods_ns: dict[bytes, int] = {}
+    for counts in copies:
+        count = len(counts.keys)
+        add_logs(log, counts, rows[:count], at)
+        del rows[:count]
+        for key, which in zip(counts.keys, counts.which, strict=True):
+            periods_ns[key] = counts.limits[which].period_ns
+    for check in [check for check in sent if check.is_reset and check.id in theirs]:
+        log.forget_refunded(check.key)
+    for check in unlogged:  # This node has refunded them.
+        period_ns = periods_ns.get(check.key, 0) or max(_PERIOD_NS, _PERIODS * check.age_ns)
+        log.add_refunded(check.key, check.cost, period_ns, at - check.age_ns)
+    for check in [check for check in both if check.is_refund]:
+        period_ns = periods_ns.get(check.key, 0) or max(_PERIOD_NS, _PERIODS * check.age_ns)
+        units = min(check.cost, theirs[check.id])
+        log.undo_refund(check.key, units, period_ns, at - check.age_ns)
+    return log
 
 
 def _has_received(transfer: OutgoingTransfer, decided: Sequence[DecidedCheck], now: int) -> bool:

@@ -1,5 +1,7 @@
 """Fallback log: hits that a node admitted for an unreachable owner."""
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,8 +182,18 @@ def test_checks_that_both_members_admitted_are_subtracted_from_a_row() -> None:
     keys, rows = [b"k", b"s"], [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
     checks = [decided(b"k", 3, 21), decided(b"s", 1, 5, slot=8), decided(b"unknown", 1, 5)]
 
-    assert without_checks(keys, rows, checks) == [[30, 2, 10, 4], [7, 0]]
-    assert without_checks(keys, rows, []) == [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
+    assert without_checks(keys, rows, checks, {}) == ([[30, 2, 10, 4], [7, 0]], [])
+    assert without_checks(keys, rows, [], {}) == ([[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]], [])
+
+
+def test_units_of_checks_that_refunds_removed_from_a_row_are_returned() -> None:
+    keys, rows = [b"k"], [[20, 2]]
+    checks = [decided(b"k", 5, 21), decided(b"k", 4, 9), decided(b"e", 7, 9), decided(b"n", 1, 9)]
+
+    rest, unlogged = without_checks(keys, rows, checks, {b"k": 5, b"e": inf})
+
+    assert rest == [[]]
+    assert [(each.key, each.cost) for each in unlogged] == [(b"k", 3), (b"k", 2), (b"e", 7)]
 
 
 def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time() -> None:
@@ -196,7 +208,7 @@ def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time(
         *(decided(b"e", 1, 5), decided(b"unknown", 1, 5)),
     ]
 
-    rest, unlogged = without_logged_checks(counts, rows, checks)
+    rest, unlogged = without_logged_checks(counts, rows, checks, {})
 
     assert rest == [[30 * S, 2], [], []]
     assert [(each.key, each.cost, each.age_ns) for each in unlogged] == [

@@ -128,6 +128,37 @@ def test_a_refund_by_both_counts_once_when_their_transfers_cross(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("other", [0, 20])
+@pytest.mark.parametrize(
+    ("before", "way"),
+    [(0, "resume"), (0, "cross"), (100, "resume"), (100, "pull"), (100, "cross")],
+)
+def test_a_refund_counts_when_its_check_was_also_decided_by_the_owner(
+    limit: Limit, other: int, before: int, way: str
+) -> None:
+    """The owner was paused before it could replicate and answer the check."""
+    owner, standby = Host("b", limit), Host("a", limit)
+    owner.start(before)
+    owner.copy_to(standby)
+    owner.now = standby.now = NOW + S // 10
+    owner.spend(39, check_id=(9, 1, 0))
+    owner.now = standby.now = NOW + S
+    standby.cover("b")
+    standby.spend(39, check_id=(9, 1, 0))
+    if other:
+        standby.spend(other)
+    refund(standby, 39, seq=2)
+
+    owner.now = standby.now = NOW + 3 * S
+    if way == "cross":
+        owner.ask(standby)
+    receiver, sender = (owner, standby) if way == "resume" else (standby, owner)
+    receiver.pull(sender)
+
+    assert receiver.used == before + other
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
     owner, standby = paused(limit)
@@ -169,6 +200,38 @@ def test_a_reset_by_both_removes_no_later_units_when_their_transfers_cross(
     standby.ownership.acknowledge(owner.name, group.shards, group.transfer_id, standby.now)
 
     assert (merged, standby.used) == (25, 20)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_a_reset_by_both_counts_once_before_another_reset_when_their_transfers_cross(
+    limit: Limit,
+) -> None:
+    owner, standby = paused(limit)
+    reset(standby, seq=3)
+    reset(standby, seq=4)
+    standby.spend(5)
+    owner.now = standby.now = NOW + 2 * S
+    reset(owner, seq=3)
+    owner.spend(20)
+
+    owner.ask(standby)
+    standby.pull(owner)
+
+    assert standby.used == 25
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_a_refund_by_both_before_a_reset_by_the_standby_adds_no_units(limit: Limit) -> None:
+    owner, standby = paused(limit)
+    refund(standby, 25, seq=2)
+    reset(standby, seq=3)
+    standby.spend(5)
+    owner.now = standby.now = NOW + 2 * S
+    refund(owner, 25, seq=2)
+
+    standby.pull(owner)
+
+    assert standby.used == 5
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)

@@ -410,7 +410,7 @@ def test_checks_of_both_members_leave_the_other_members_row() -> None:
     counts = Snapshot([KEY], [[8, PERIOD, 1, 9, PERIOD, 1]], [LIMIT], [0], [])
     check = DecidedCheck((1, 5, 0), KEY, 1, 0, (0, 4, 3, 0, 0, 0, 9, 1))
 
-    rows = without_checks([KEY], log_rows(log, counts, NOW), [check])
+    rows, _ = without_checks([KEY], log_rows(log, counts, NOW), [check], {})
 
     assert rows == [[0, 1, 8, 0]]
 
