@@ -52,7 +52,7 @@ class DuplicateChecks:
         ours_first, theirs_first, refunds = self._checks.merge(decided, now)
         if not is_added:
             return logs
-        reset = {each.key for each in refunds if each.is_reset}
+        reset = dict.fromkeys([each.key for each in refunds if each.is_reset])
         refunds = [each for each in refunds if not each.is_reset]
         if is_restored and cover is not None:
             for key in reset:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hashring import shard_of
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import add_logs, log_rows
 from node.shards.transfers.unacknowledged_transfers import add_unused
@@ -407,6 +408,17 @@ def test_a_refund_of_units_that_no_longer_count_removes_no_later_units(limit: Li
     owner.pull(standby)
 
     assert owner.used == 60
+
+
+def test_a_refund_removes_at_most_the_units_that_are_left_after_refunds_of_other_times() -> None:
+    _, standby = paused(LIMITS[0], units=100)
+    removed: list[int] = []
+    for seq in range(1, 5):
+        standby.now += DAY // 100
+        refund(standby, 30, seq)
+        removed.append(standby.checks.of_shard(shard_of(KEY), 0, standby.now)[-1].cost)
+
+    assert removed == [30, 30, 30, 10]
 
 
 def test_refunds_of_an_unused_key_are_kept_for_a_minute() -> None:

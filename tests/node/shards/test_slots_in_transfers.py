@@ -403,6 +403,15 @@ def test_a_log_of_released_slots_is_bounded() -> None:
     assert len(log.slots(KEY)) < 5000
 
 
+def test_a_slot_that_lasts_longer_than_a_period_has_age_0_in_a_row() -> None:
+    """Its period was longer before a change of the rules."""
+    log = FallbackLog()
+    log.grant(KEY, 8, 1, PERIOD, NOW)
+    counts = Snapshot([KEY], [[8, PERIOD + 5, 1]], [LIMIT], [0], [])
+
+    assert log_rows(log, counts, NOW) == [[0, 1, 8, 0]]
+
+
 def test_checks_of_both_members_leave_the_other_members_row() -> None:
     log = FallbackLog()
     log.grant(KEY, 8, 1, PERIOD, NOW)

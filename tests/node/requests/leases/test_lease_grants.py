@@ -209,6 +209,15 @@ def test_lent_units_are_not_shown_as_remaining_and_a_reset_recalls_them() -> Non
     assert w.recalled == [("one", [w.key])]
 
 
+def test_lent_units_of_one_key_do_not_change_the_remaining_units_of_another() -> None:
+    w = Lending()
+    w.lend(100)
+
+    outcomes = w.lender.decide(Batch(Op.REFUND, [w.key, OTHER], [0, 0]), 0)
+
+    assert outcomes.remaining == [900, 1000]
+
+
 def test_no_units_are_lent_until_all_recalled_leases_have_ended() -> None:
     w = Lending()
     w.lend(want=100)

@@ -132,6 +132,31 @@ def test_a_refused_lease_is_requested_again_after_the_owners_pause():
     assert (quiet, len(w.asks)) == (1, 2)
 
 
+def test_units_of_a_cancelled_check_can_be_spent_again():
+    w = World()
+    w.borrow(units=10)
+    w.spend(2, cost=5)
+
+    w.leases.undo(KEY, 5)
+    w.leases.undo(KEY, 6)  # More units than the lease has spent.
+    w.leases.undo(b"other-key", 1)
+
+    assert w.spend(6) == [True] * 5 + [False]
+
+
+def test_no_lease_is_requested_within_a_tenth_of_a_second_of_its_recall():
+    w = World()
+    w.borrow(units=100)
+    w.leases.recall("owner", [KEY], w.now)
+    w.spend(50)
+    requested = [ask.want for ask in w.asks if ask.want]
+    w.now += 0.11
+    w.spend(50)
+
+    assert requested == [64]
+    assert len([ask.want for ask in w.asks if ask.want]) == 2
+
+
 def test_a_recalled_lease_is_given_back_at_once():
     w = World()
     w.borrow(units=100)
