@@ -160,12 +160,19 @@ class FallbackLog:
         when there are twice as many keys as after the last time.
 
         The units have expired, or were evicted. An owner may not return for days, and meanwhile the
-        log may get any number of keys.
+        log may get any number of keys. Slots that another member has are kept, because it may have
+        to release them.
         """
-        if len(self._units) + len(self._refunded) >= self._prune_at:
+        if self._size >= self._prune_at:
             self._units = {key: row for key, row in self._units.items() if has_counter(key)}
             self._refunded = {k: row for k, row in self._refunded.items() if self.refunded(k, now)}
-            self._prune_at = max(FEWEST_KEYS, 2 * (len(self._units) + len(self._refunded)))
+            for key in [key for key in self._slots if not has_counter(key)]:
+                self.remove_slots(key, [s for s, is_new in self._slots[key].items() if is_new])
+            self._prune_at = max(FEWEST_KEYS, 2 * self._size)
+
+    @property
+    def _size(self) -> int:
+        return len(self._units) + len(self._refunded) + len(self._slots)
 
     def forget(self, key: bytes) -> None:
         """Remove all units and slots of a key whose counter was reset. Refunds stay, because the

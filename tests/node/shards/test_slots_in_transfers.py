@@ -412,6 +412,18 @@ def test_a_slot_that_lasts_longer_than_a_period_has_age_0_in_a_row() -> None:
     assert log_rows(log, counts, NOW) == [[0, 1, 8, 0]]
 
 
+def test_expired_slots_that_no_other_member_has_are_forgotten() -> None:
+    log = FallbackLog()
+    log.add_slot(b"held by the owner", 1)
+    for number in range(40):
+        log.grant(b"%d" % number, number + 2, 1, PERIOD, NOW)
+        log.prune(lambda key: key == b"0", NOW)
+
+    assert b"0" in log.unused_keys
+    assert b"held by the owner" in log.unused_keys
+    assert len(log.unused_keys) < 10
+
+
 def test_checks_of_both_members_leave_the_other_members_row() -> None:
     log = FallbackLog()
     log.grant(KEY, 8, 1, PERIOD, NOW)
