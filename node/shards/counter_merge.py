@@ -109,11 +109,13 @@ class CounterMerge:
         self._counters.add(counter, sum(units))
 
     def _limits_of_new_keys(self, counts: Snapshot) -> dict[bytes, Limit]:
-        """Return the limits of those keys of a snapshot that have no counter here."""
+        """Return the limits of those keys of a snapshot that have no counter here. The limit of an
+        unused key is unknown."""
+        columns = zip(counts.keys, counts.states, counts.which, strict=True)
         return {
             key: counts.limits[which]
-            for key, which in zip(counts.keys, counts.which, strict=True)
-            if not self._engine.has(key)
+            for key, state, which in columns
+            if state and not self._engine.has(key)
         }
 
     def charge_log(

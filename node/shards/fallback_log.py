@@ -197,8 +197,15 @@ class FallbackLog:
 
 
 def _add(rows: _Units, key: bytes, units: int, period_ns: int, now: int) -> None:
-    _, parts = rows.setdefault(key, (period_ns, {}))
-    number = now * _PARTS // period_ns
+    known_ns, parts = rows.setdefault(key, (period_ns, {}))
+    if period_ns > known_ns:  # The rules have changed, or the period of an unused key was unknown.
+        longer: dict[int, int] = {}
+        for part in sorted(parts):
+            number = _end_of(part, known_ns) * _PARTS // period_ns
+            longer[number] = longer.get(number, 0) + parts[part]
+        rows[key] = period_ns, longer
+        parts = longer
+    number = now * _PARTS // max(period_ns, known_ns)
     before = parts.get(number, 0)
     parts[number] = before + fitting(units, before)
     if len(parts) > _PARTS + 1:
@@ -224,6 +231,10 @@ def _row(rows: _Units, key: bytes, now: int) -> list[int]:
     row: list[int] = []
     for number in sorted(parts):
         # Use the last instant of the part, so that a draining limit is charged late, not early.
-        ends = -(-(number + 1) * period_ns // _PARTS) - 1
-        row += (max(0, now - ends), parts[number])
+        row += (max(0, now - _end_of(number, period_ns)), parts[number])
     return row
+
+
+def _end_of(part: int, period_ns: int) -> int:
+    """Return the last instant of a part of the period."""
+    return -(-(part + 1) * period_ns // _PARTS) - 1

@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -215,6 +216,19 @@ def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time(
         (b"k", 2, 21 * S),
         (b"k", 1, 4 * S),
     ]
+
+
+@pytest.mark.parametrize("periods", [(MINUTE, 60 * MINUTE), (60 * MINUTE, MINUTE)])
+def test_units_keep_their_ages_when_the_period_changes(periods: tuple[int, int]) -> None:
+    before, after = periods
+    now, log = 1_800_000_000 * S, FallbackLog()
+    log.add(b"k", 3, before, now)
+    log.add(b"k", 2, after, now + 2 * MINUTE)
+
+    row = log.row(b"k", now + 3 * MINUTE)
+
+    assert row[1::2] == [3, 2]
+    assert row[::2] == [pytest.approx(age, abs=MINUTE / 2) for age in (3 * MINUTE, MINUTE)]
 
 
 def test_a_copy_without_the_oldest_units_leaves_the_log_unchanged() -> None:

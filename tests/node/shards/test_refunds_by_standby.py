@@ -290,6 +290,27 @@ def test_a_standby_that_receives_the_counters_of_the_owner_removes_refunded_unit
     assert standby.used == 47
 
 
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_an_owner_counts_units_after_the_resets_of_two_standbys(limit: Limit) -> None:
+    """It charged them under the unknown limit of an unused key, so they expired at once."""
+    owner, first = paused(limit)
+    second = Host("c", limit)
+    second.now = first.now
+    owner.copy_to(second)
+    second.cover("b")
+    for seq, standby in enumerate((first, second), 1):
+        reset(standby, seq)
+        standby.spend(32, check_id=(9, 3, 0))
+
+    second.now = NOW + 2 * S
+    second.pull(first)
+    owner.now = second.now = NOW + 3 * S
+    owner.pull(second)
+    owner.now += S
+
+    assert owner.used == 32
+
+
 def test_an_owner_releases_slots_of_a_key_that_its_standby_has_reset() -> None:
     owner, standby = paused(Limit.of_ns(1000, DAY, Algorithm.CONCURRENCY))
     reset(standby)

@@ -125,7 +125,7 @@ def test_only_a_key_without_a_counter_is_charged_under_the_limit_of_the_sender(
         w.spend(key, 2, limit=counter)
     counts = snapshot(OTHER, limit=LOG)
     if is_named:
-        counts = Snapshot([OTHER, key], [[], []], [LOG, CARRIED], [0, 1], [])
+        counts = Snapshot([OTHER, key], [[], [1]], [LOG, CARRIED], [0, 1], [])
 
     w.merge.charge({key: [0, 3]}, NOW, counts=counts)
 
