@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,13 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
             yield from statements(node)
 
 
-def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield line and dotted name of every import, also inside functions."""
+@cache
+def imports(module: str, source: str, *, is_package: bool = False) -> Sequence[tuple[int, str]]:
+    """Return line and dotted name of every import, also inside functions."""
+    return [*_imports(module, source, is_package=is_package)]
+
+
+def _imports(module: str, source: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
     for node in statements(ast.parse(source)):
         match node:
             case ast.Import():

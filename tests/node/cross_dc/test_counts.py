@@ -249,7 +249,7 @@ async def test_counts_are_sent_beside_any_amount_of_membership_updates(
 ) -> None:
     """memberlist#299: news of many members filled every packet, and nothing else went."""
     async with two_datacenters() as (w, here, there):
-        crowd = [stranger(number) for number in range(400)]
+        crowd = [stranger(number) for number in range(120)]
         for name in NODES:
             w.nodes[name].cluster.gossip.exchanged("x", Exchange(1, pack_records(crowd)))
         await here.check("api", {"fixed": "x"}, 500)

@@ -1,21 +1,26 @@
 """Generated loads: they match the limits of the rules, and use all kinds of requests."""
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 
 from ringfence.rules import parse_limit
 from simulations.judging.allowed_loss import members_of
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Level, Load, Scenario
 
-CASES = [generate_scenario(seed, "core") for seed in range(80)]
+
+@cache
+def cases() -> Sequence[Scenario]:
+    return [generate_scenario(seed, "core") for seed in range(80)]
 
 
 def loads() -> list[Load]:
-    return [load for case in CASES for load in case.loads]
+    return [load for case in cases() for load in case.loads]
 
 
 def test_every_generated_rule_has_a_load() -> None:
-    for case in CASES:
+    for case in cases():
         rules = {line.split()[-1] for line in case.rules.splitlines() if "- key:" in line}
         used = {load.rule for load in case.loads} | {holds.rule for holds in case.holds}
 
@@ -67,7 +72,7 @@ def test_a_scenario_without_calm_load_is_read_after_the_calm() -> None:
 
 
 def test_members_of_one_host_are_in_one_zone_and_fail_together() -> None:
-    shared = [case for case in CASES if case.processes > 1]
+    shared = [case for case in cases() if case.processes > 1]
     pauses = [fault for case in shared for fault in case.faults if fault.verb == "pause"]
 
     assert len(shared) > 5
