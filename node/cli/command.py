@@ -14,7 +14,7 @@ from node.cli.common import VerbGroup
 from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
 
-__all__ = ["main", "ringfence"]
+__all__ = ["exit_status", "main", "ringfence"]
 
 EXIT_WRONG_INPUT = 2
 EXIT_UNREACHABLE = 3
@@ -129,7 +129,12 @@ def _interrupted() -> NoReturn:
 
 def _fail(error: RingfenceError) -> NoReturn:
     click.echo(f"ringfence: {error}", err=True)
-    sys.exit(EXIT_UNREACHABLE if isinstance(error, PeerUnavailable) else EXIT_WRONG_INPUT)
+    sys.exit(exit_status(error))
+
+
+def exit_status(error: RingfenceError) -> int:
+    """Return the exit status of a command that ends with an expected error."""
+    return EXIT_UNREACHABLE if isinstance(error, PeerUnavailable) else EXIT_WRONG_INPUT
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NumberRange",
+    "Output",
     "VerbGroup",
     "as_json",
     "cluster_option",
@@ -101,12 +102,36 @@ def need_cluster(text: str | None) -> ClusterUrl:
     return parse_url(text)
 
 
-def as_json(value: object) -> None:
+class Output:
+    """Output of a subcommand: the standard streams of this process, or two files."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = out
+        self._err = err
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        click.echo(text, self._out)
+
+    def error(self, text: str) -> None:
+        """Print a line about a failure, on standard error."""
+        click.echo(text, self._err, err=True)
+
+    def json(self, value: object) -> None:
+        """Print a value as one JSON object on one line."""
+        as_json(value, self._out)
+
+    def console(self) -> "Console":
+        """Return a console for tables."""
+        return console(file=self._out)
+
+
+def as_json(value: object, file: TextIO | None = None) -> None:
     """Print a value as one JSON object on one line."""
-    click.echo(json.dumps(value, separators=(", ", ": ")))
+    click.echo(json.dumps(value, separators=(", ", ": ")), file)
 
 
-def console(*, stderr: bool = False) -> "Console":
+def console(*, stderr: bool = False, file: TextIO | None = None) -> "Console":
     """Return a console without markup, because rules and logs may contain brackets.
 
     The console raises `BrokenPipeError` when the reader closes the pipe.
@@ -117,8 +142,10 @@ def console(*, stderr: bool = False) -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
 
-    narrow = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    screen = sys.stderr if stderr else sys.stdout
+    narrow = file is None and (screen.isatty() or "COLUMNS" in os.environ)
     return PipeConsole(
+        file=file,
         stderr=stderr,
         markup=False,
         emoji=False,

@@ -1,1 +1,1 @@
-"""Commands that ask the nodes of a running cluster: one module per subcommand."""
+"""Commands that query the nodes of a running cluster: one module per subcommand."""

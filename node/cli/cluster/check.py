@@ -3,14 +3,15 @@
 import difflib
 import shlex
 from collections.abc import Sequence
+from functools import partial
 
 import click
-import trio
 from msgspec import Struct
 
 from hashring import Member, NodeId, Ring, shard_of
+from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.common import (
-    as_json,
+    Output,
     cluster_option,
     decision_row,
     descriptor_option,
@@ -21,10 +22,8 @@ from node.cli.common import (
 )
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.cluster.view_refresh import ROUTED_STATES
-from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.peering.routing import Routes
 from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
@@ -37,7 +36,7 @@ _MAX_PLACES = 8
 """Maximum number of key paths in a hint."""
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("domain")
 @click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
 @descriptor_option
@@ -75,7 +74,7 @@ def check(
     strict: bool,
     cluster: str | None,
     json_: bool,
-) -> None:
+) -> "Query[_Answer]":
     """Check one request through a node of the cluster, which forwards keys that other nodes own.
 
     KEY=VALUE words form one descriptor, in order. They may be absent when -d gives a descriptor.
@@ -89,10 +88,16 @@ def check(
         raise ConfigError("--limit must be used without --descriptor: it counts by one key")
     descriptors = parse_descriptors("check", entries, others)
     spent = 1 if cost is None else cost
-    answer = trio.run(_check, need_cluster(cluster), domain, descriptors, spent, verb, limit)
-    if strict and answer.hint:
-        raise ConfigError(f"no rule applies to this request, and --strict is set; {answer.hint}")
-    _show(answer, json_, spent, _DONE.get(verb, ""))
+
+    def show(answer: _Answer, output: Output) -> None:
+        if strict and answer.hint:
+            raise ConfigError(
+                f"no rule applies to this request, and --strict is set; {answer.hint}"
+            )
+        _show(answer, output, json_, spent, _DONE.get(verb, ""))
+
+    ask = partial(_check, domain, descriptors, spent, verb, limit)
+    return Query(need_cluster(cluster), ask, show, ask_owners=False)
 
 
 def _verb_of(**chosen: bool) -> str:
@@ -115,28 +120,27 @@ class _Answer(Struct, frozen=True):
 
 
 async def _check(
-    url: ClusterUrl,
     domain: str,
     descriptors: list[Descriptor],
     cost: int,
     verb: str,
     limit: str | None,
+    cluster: Cluster,
 ) -> _Answer:
-    async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
-        limiter = Limiter(cluster, raise_on_outage=True)
-        if limit is not None:
-            words = [domain, *(word for entry in descriptors[0].entries for word in entry)]
-            decision = await _do_limit(limiter, verb, limit, words, cost)
-            key = None if decision.rule is None else encode_key(decision.rule.id, words)
-            return _Answer(decision, node_of(cluster, decision, key))
-        if problem := unknown_domain(limiter.rules, domain):
-            raise ConfigError(problem)
-        decision = await _do(limiter, verb, domain, descriptors, cost)
-        met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
-        rule = decision.rule
-        key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
-        hint = "" if met else keys_hint(limiter.rules, domain, descriptors)
-        return _Answer(decision, node_of(cluster, decision, key), hint)
+    limiter = Limiter(cluster, raise_on_outage=True)
+    if limit is not None:
+        words = [domain, *(word for entry in descriptors[0].entries for word in entry)]
+        decision = await _do_limit(limiter, verb, limit, words, cost)
+        key = None if decision.rule is None else encode_key(decision.rule.id, words)
+        return _Answer(decision, node_of(cluster, decision, key))
+    if problem := unknown_domain(limiter.rules, domain):
+        raise ConfigError(problem)
+    decision = await _do(limiter, verb, domain, descriptors, cost)
+    met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
+    rule = decision.rule
+    key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
+    hint = "" if met else keys_hint(limiter.rules, domain, descriptors)
+    return _Answer(decision, node_of(cluster, decision, key), hint)
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
@@ -248,31 +252,31 @@ _DONE = {"charge": "charged", "refund": "refunded", "reset": "reset"}
 """Operations that are never denied, whatever remains afterwards."""
 
 
-def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
+def _show(answer: _Answer, output: Output, json_: bool, cost: int, done: str) -> None:
     decision = answer.decision
     if json_:
-        as_json(decision_row(decision) | {"node": answer.node})
+        output.json(decision_row(decision) | {"node": answer.node})
     elif done and decision.rule is not None:
         if done == _DONE["charge"] and not decision.allowed:
-            click.echo(f"charged beyond the limit: {room_left(decision)}; {_debt(decision)}")
+            output.line(f"charged beyond the limit: {room_left(decision)}; {_debt(decision)}")
         else:
-            click.echo(f"{_what_was_done(decision, cost, done)}: {room_left(decision)}")
+            output.line(f"{_what_was_done(decision, cost, done)}: {room_left(decision)}")
     elif decision.source is Source.NO_RULE:
-        click.echo(f"allowed: {_why_free(answer)}")
+        output.line(f"allowed: {_why_free(answer)}")
     elif decision.allowed:
         mark = f", in its turn after {decision.delay:.2f} s" if decision.delay else ""
         mark += " (over the limit, inside its soft margin)" if decision.over_soft else ""
         mark += " (a shadow rule would have denied it)" if decision.over_shadow else ""
-        click.echo(f"allowed{mark}: {room_left(decision)}")
+        output.line(f"allowed{mark}: {room_left(decision)}")
     elif decision.limit == 0:
-        click.echo(f"denied: the limit {_limit(decision)} admits nothing")
+        output.line(f"denied: the limit {_limit(decision)} admits nothing")
     elif decision.retry_after is None:
         is_part = decision.rule is not None and decision.rule.scope == "split"
         most = f"one data center's part ({decision.limit}) of " if is_part else ""
         limit = f"{most}{_limit(decision)}"
-        click.echo(f"denied permanently: cost {cost} is more than {limit} ever admits at once")
+        output.line(f"denied permanently: cost {cost} is more than {limit} ever admits at once")
     else:
-        click.echo(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")
+        output.line(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")
     if not (decision.allowed or done):
         raise SystemExit(1)
 

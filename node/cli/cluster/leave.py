@@ -1,13 +1,16 @@
 """`ringfence leave`: make a member hand over its shards, leave and stop, and wait for it."""
 
+from functools import partial
+
 import click
 import trio
 from msgspec import Struct
 
+from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.cluster.members import GONE
-from node.cli.common import NumberRange, as_json, cluster_option, json_option, need_cluster
+from node.cli.common import NumberRange, Output, cluster_option, json_option, need_cluster
+from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster
-from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError, PeerUnavailable
 from ringfence.wire import MemberRow
@@ -27,7 +30,7 @@ class _Outcome(Struct, frozen=True):
     seconds: float
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("name", required=False)
 @cluster_option
 @click.option(
@@ -38,15 +41,19 @@ class _Outcome(Struct, frozen=True):
     help="Seconds to wait until the others have seen it leave.",
 )
 @json_option
-def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) -> None:
+def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) -> Query[_Outcome]:
     """Make the member NAME hand over its shards, leave and stop; the token needs the scope admin.
 
     Without NAME it is the member at the given address, which then must be a single address.
     """
-    outcome = trio.run(_leave, need_cluster(cluster), name, timeout)
+    url = need_cluster(cluster)
+    return Query(url, partial(_leave, url, name, timeout), partial(_show, timeout, json_))
+
+
+def _show(timeout: float, json_: bool, outcome: _Outcome, output: Output) -> None:
     has_left = outcome.state == "left"
     if json_:
-        as_json(
+        output.json(
             {
                 "name": outcome.name,
                 "left": has_left,
@@ -55,41 +62,38 @@ def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) ->
             }
         )
     elif has_left:
-        click.echo(f"{outcome.name} has left, {outcome.seconds:.1f} s")
+        output.line(f"{outcome.name} has left, {outcome.seconds:.1f} s")
     elif outcome.state == "dead":
-        click.echo(
-            f"ringfence: {outcome.name} ended before it had left; its standbys go on in its place",
-            err=True,
+        output.error(
+            f"ringfence: {outcome.name} ended before it had left; its standbys go on in its place"
         )
     else:
-        click.echo(
+        output.error(
             f"ringfence: {outcome.name} was asked to leave, and {timeout:g} s later is still "
-            f"{outcome.state}",
-            err=True,
+            f"{outcome.state}"
         )
     if not has_left:
         raise SystemExit(1)
 
 
-async def _leave(url: ClusterUrl, name: str | None, within: float) -> _Outcome:
-    async with open_cluster(url, raise_on_outage=True) as cluster:
-        known = cluster.members
-        row = _called(known, name) if name is not None else await _only_one_at(known, url)
-        begun = trio.current_time()
-        if not await cluster.admin.ask_to_leave(row):
-            raise PeerUnavailable(
-                f"member {row.name!r} at {row.host}:{row.port} could not be asked to leave: it "
-                "does not answer"
-            )
-        others = [each for each in known if each.name != row.name and each.state not in GONE]
-        state = row.state
-        with trio.move_on_after(within):
-            while True:
-                state = await _state_of(cluster, row, others)
-                if state in GONE:
-                    break
-                await trio.sleep(_LOOK_AGAIN)
-        return _Outcome(row.name, state, trio.current_time() - begun)
+async def _leave(url: ClusterUrl, name: str | None, within: float, cluster: Cluster) -> _Outcome:
+    known = cluster.members
+    row = _called(known, name) if name is not None else await _only_one_at(known, url)
+    begun = runtime.current_time()
+    if not await cluster.admin.ask_to_leave(row):
+        raise PeerUnavailable(
+            f"member {row.name!r} at {row.host}:{row.port} could not be asked to leave: it "
+            "does not answer"
+        )
+    others = [each for each in known if each.name != row.name and each.state not in GONE]
+    state = row.state
+    with runtime.move_on_after(within):
+        while True:
+            state = await _state_of(cluster, row, others)
+            if state in GONE:
+                break
+            await runtime.sleep(_LOOK_AGAIN)
+    return _Outcome(row.name, state, runtime.current_time() - begun)
 
 
 def _called(known: tuple[MemberRow, ...], name: str) -> MemberRow:

@@ -5,19 +5,20 @@ own shards, clock and counters.
 """
 
 from collections import Counter, defaultdict
+from functools import partial
 from typing import TypeAlias
 
 import click
 import msgspec
-import trio
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
+from node.cli.cluster.cluster_command import ClusterCommand, Query
+from node.cli.common import Output, cluster_option, json_option, need_cluster, printable
+from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster
-from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import PeerUnavailable, RemoteProtocolError
 from ringfence.wire import MemberRow
@@ -84,16 +85,21 @@ class _Peer(msgspec.Struct, frozen=True):
     """Seconds since the member entered its state, as the node that sent the list has seen."""
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @cluster_option
 @json_option
-def members(cluster: str | None, json_: bool) -> None:
+def members(cluster: str | None, json_: bool) -> Query[tuple[str, list[_Row]]]:
     """List the members of the cluster, by data center, with their state and counters."""
-    asked, rows = trio.run(_members, need_cluster(cluster))
+    url = need_cluster(cluster)
+    return Query(url, partial(_members, url), partial(_show, json_))
+
+
+def _show(json_: bool, answer: tuple[str, list[_Row]], output: Output) -> None:
+    asked, rows = answer
     if json_:
-        as_json({"asked": asked, "members": rows})
-        return
-    show_members(console(), asked, rows)
+        output.json({"asked": asked, "members": rows})
+    else:
+        show_members(output.console(), asked, rows)
 
 
 def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
@@ -231,26 +237,25 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
+async def _members(url: ClusterUrl, cluster: Cluster) -> tuple[str, list[_Row]]:
     """Query the members; return the member whose list was used, and one row for each member."""
-    async with open_cluster(url, raise_on_outage=True) as cluster:
-        lists: dict[str, dict[str, _Peer]] = {}
-        counters: dict[str, dict[str, int] | None] = {}
+    lists: dict[str, dict[str, _Peer]] = {}
+    counters: dict[str, dict[str, int] | None] = {}
 
-        async def ask(row: MemberRow) -> None:
-            listed = await _peers_of(cluster, row)
-            if listed is not None:
-                lists[row.name] = listed
-                counters[row.name] = await cluster.admin.stats(row)
+    async def ask(row: MemberRow) -> None:
+        listed = await _peers_of(cluster, row)
+        if listed is not None:
+            lists[row.name] = listed
+            counters[row.name] = await cluster.admin.stats(row)
 
-        known = cluster.members
-        async with trio.open_nursery() as nursery:
-            for row in known:
-                if row.state not in GONE:
-                    nursery.start_soon(ask, row)
-        refusal = cluster.outage()
-        if refusal is not None:
-            raise refusal  # The members are reachable, but the token lacks the scope.
+    known = cluster.members
+    async with runtime.open_task_group() as tasks:
+        for row in known:
+            if row.state not in GONE:
+                tasks.start_soon(ask, row)
+    refusal = cluster.outage()
+    if refusal is not None:
+        raise refusal  # The members are reachable, but the token lacks the scope.
     named = [row.name for row in known if (row.host, row.port) == url.seeds[0]]
     asked = next((name for name in (*named, *sorted(lists)) if name in lists), None)
     if asked is None:

@@ -8,6 +8,7 @@ import json
 import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -15,15 +16,16 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 
 import click
 import msgspec
-import trio
 from rich.table import Table
 
+from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.cluster.members import GONE
-from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
+from node.cli.common import Output, cluster_option, json_option, need_cluster, printable
 from node.metrics.denied_keys import DeniedKey, joined, values_of
 from node.metrics.throttled_keys import PERIOD
-from ringfence.client.connect import open_cluster
-from ringfence.client.url import ClusterUrl, masked
+from ringfence import runtime
+from ringfence.client.cluster.cluster import Cluster
+from ringfence.client.url import masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
 from ringfence.peering.routing import Routes
 from ringfence.rules import RuleSet
@@ -68,7 +70,7 @@ class _Report(msgspec.Struct):
     """Nodes that did not answer."""
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @cluster_option
 @click.option(
@@ -90,28 +92,28 @@ def throttled(
     ca: Path | None,
     count: int,
     json_: bool,
-) -> None:
+) -> Query[list[_Report]] | None:
     """Show the keys that all nodes denied most during the last five to ten minutes.
 
     It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
     admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
     nodes. A node without an admin port counts from the first such query on.
     """
+    show = partial(_show, count, json_)
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            reports = list(pool.map(lambda url: _ask(opener, url, headers, count), urls))
-    else:
-        if token_file is not None or ca is not None:
-            raise ConfigError(
-                "--token-file and --ca belong to the URL of an admin port; write "
-                "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
-            )
-        reports = [trio.run(_ask_cluster, need_cluster(cluster))]
-    _show(reports, count, json_)
+            show([*pool.map(lambda url: _ask(opener, url, headers, count), urls)], Output())
+        return None
+    if token_file is not None or ca is not None:
+        raise ConfigError(
+            "--token-file and --ca belong to the URL of an admin port; write "
+            "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
+        )
+    return Query(need_cluster(cluster), _ask_cluster, show)
 
 
-def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
+def _show(count: int, json_: bool, reports: Sequence[_Report], output: Output) -> None:
     """Print the merged lists of denied keys; a node that appears in the lists of two admin ports
     counts once."""
     totals: dict[str, int] = {}
@@ -132,7 +134,7 @@ def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
     if json_:
         rows = [{"node": _decider(key), **msgspec.to_builtins(key)} for key in found]
         asked = [each.asked for each in reports]
-        as_json(
+        output.json(
             {
                 "asked": asked,
                 "missing": missing,
@@ -144,18 +146,17 @@ def _show(reports: Sequence[_Report], count: int, json_: bool) -> None:
         return
     late = [f"{name} ({s} s ago)" for name, s in sorted(counting_s.items()) if s < PERIOD]
     if found:
-        screen = console()
+        screen = output.console()
         screen.print(_table(found))
         screen.print(f"{total} denials in all during the last 5 to 10 minutes")
     else:
-        click.echo(f"no checks were denied {'since the counting began' if late else 'lately'}")
+        output.line(f"no checks were denied {'since the counting began' if late else 'lately'}")
     if late:
-        click.echo(
-            f"began to count only recently: {', '.join(late)}; earlier denials are not included",
-            err=True,
+        output.error(
+            f"began to count only recently: {', '.join(late)}; earlier denials are not included"
         )
     if missing:
-        click.echo(f"not counted, since they do not answer: {', '.join(missing)}", err=True)
+        output.error(f"not counted, since they do not answer: {', '.join(missing)}")
 
 
 def _table(found: Sequence[_Key]) -> Table:
@@ -186,27 +187,27 @@ def _name(key: _Key) -> str:
     return ", ".join(parts) or "all of the rule"
 
 
-async def _ask_cluster(url: ClusterUrl) -> _Report:
+async def _ask_cluster(cluster: Cluster) -> list[_Report]:
     """Query every member of a cluster for its denied keys."""
-    async with open_cluster(url, raise_on_outage=True) as cluster:
-        lists: dict[str, Throttled] = {}
+    lists: dict[str, Throttled] = {}
 
-        async def ask(row: MemberRow) -> None:
-            listed = await cluster.admin.throttled(row, MAX_THROTTLED)
-            if listed is not None:
-                lists[row.name] = listed
+    async def ask(row: MemberRow) -> None:
+        listed = await cluster.admin.throttled(row, MAX_THROTTLED)
+        if listed is not None:
+            lists[row.name] = listed
 
-        known = [row for row in cluster.members if row.state not in GONE]
-        async with trio.open_nursery() as nursery:
-            for row in known:
-                nursery.start_soon(ask, row)
-        refusal = cluster.outage()
-        if refusal is not None:
-            raise refusal  # The members are reachable, but the token lacks the scope.
-        if not lists:
-            raise PeerUnavailable("no member of the cluster sent its list of denied keys")
-        found, routes = joined(lists), cluster.routes
-        return _Report(
+    known = [row for row in cluster.members if row.state not in GONE]
+    async with runtime.open_task_group() as tasks:
+        for row in known:
+            tasks.start_soon(ask, row)
+    refusal = cluster.outage()
+    if refusal is not None:
+        raise refusal  # The members are reachable, but the token lacks the scope.
+    if not lists:
+        raise PeerUnavailable("no member of the cluster sent its list of denied keys")
+    found, routes = joined(lists), cluster.routes
+    return [
+        _Report(
             next(iter(lists)),
             found.denied,
             (PERIOD, 2 * PERIOD),
@@ -215,6 +216,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Report:
             {name: listed.counting_s for name, listed in sorted(lists.items())},
             sorted(row.name for row in known if row.name not in lists),
         )
+    ]
 
 
 def _key_of(rules: RuleSet, routes: Routes | None, denied: DeniedKey) -> _Key:

@@ -1,14 +1,15 @@
 """`ringfence why`: which rules a request matches, and which of them denies it."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import click
-import trio
 from msgspec import Struct
 
 from node.cli.cluster.check import decided_by, keys_hint, node_of, room_left
+from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.common import (
-    as_json,
+    Output,
     cluster_option,
     decision_row,
     descriptor_option,
@@ -18,10 +19,9 @@ from node.cli.common import (
     printable,
     rule_place,
 )
-from ringfence.client.connect import open_cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
 from ringfence.rules.unmatched_requests import unknown_domain
@@ -52,7 +52,7 @@ class _Answer(Struct, frozen=True):
         return not self.decision.allowed or self.decision.over_shadow
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @click.argument("domain")
 @click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
 @descriptor_option
@@ -64,40 +64,43 @@ def why(
     others: tuple[str, ...],
     cluster: str | None,
     json_: bool,
-) -> None:
+) -> Query[list[_Answer]]:
     """Print for each descriptor of a request its rule, the remaining units and the deciding member.
 
     It spends no units. A request is denied when one of its descriptors is denied; the exit status
     is 1 then.
     """
     descriptors = parse_descriptors("explain", entries, others)
-    answers = trio.run(_ask, need_cluster(cluster), domain, descriptors)
+    ask = partial(_ask, domain, descriptors)
+    return Query(need_cluster(cluster), ask, partial(_show, domain, json_), ask_owners=False)
+
+
+def _show(domain: str, json_: bool, answers: list[_Answer], output: Output) -> None:
     is_denied = any(not each.decision.allowed for each in answers)
     if json_:
         rows = [_row(each) for each in answers]
-        as_json({"domain": domain, "allowed": not is_denied, "descriptors": rows})
+        output.json({"domain": domain, "allowed": not is_denied, "descriptors": rows})
     else:
         for line in [line for each in answers for line in _lines(each)]:
-            click.echo(printable(line))
+            output.line(printable(line))
     if is_denied:
         raise SystemExit(1)
 
 
-async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> list[_Answer]:
+async def _ask(domain: str, descriptors: list[Descriptor], cluster: Cluster) -> list[_Answer]:
     """Query the counter of each descriptor separately, without spending units, so that each gets
     its own result."""
     answers = []
-    async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
-        limiter = Limiter(cluster, raise_on_outage=True)
-        if problem := unknown_domain(limiter.rules, domain):
-            raise ConfigError(problem)
-        for descriptor in descriptors:
-            decision = await limiter.peek(domain, descriptor)
-            [match] = limiter.rules.match(domain, [descriptor])
-            node = node_of(cluster, decision, None if match is None else match.key)
-            hint = keys_hint(limiter.rules, domain, [descriptor]) if match is None else ""
-            by = decided_by(decision, node, cluster.members)
-            answers.append(_Answer(descriptor, decision, node, by, hint))
+    limiter = Limiter(cluster, raise_on_outage=True)
+    if problem := unknown_domain(limiter.rules, domain):
+        raise ConfigError(problem)
+    for descriptor in descriptors:
+        decision = await limiter.peek(domain, descriptor)
+        [match] = limiter.rules.match(domain, [descriptor])
+        node = node_of(cluster, decision, None if match is None else match.key)
+        hint = keys_hint(limiter.rules, domain, [descriptor]) if match is None else ""
+        by = decided_by(decision, node, cluster.members)
+        answers.append(_Answer(descriptor, decision, node, by, hint))
     return answers
 
 
