@@ -77,6 +77,8 @@ class Final:
     """What was wrong after a pause of an owner."""
     rotation: list[str] = field(default_factory=list)
     """What was wrong after a rotation of the cluster key."""
+    commands: list[str] = field(default_factory=list)
+    """Wrong answers of the commands of an operator."""
     views: list[str] = field(default_factory=list)
     """Differences between the views of the admin ports and the cluster."""
     read_from: float | None = None
@@ -129,6 +131,7 @@ class Invariants:
         found += [Violation("lending", end, text) for text in final.lending]
         found += [Violation("paused_owner", end, text) for text in final.paused]
         found += [Violation("key_rotation", end, text) for text in final.rotation]
+        found += [Violation("commands", end, text) for text in final.commands]
         found += [Violation("views", end, text) for text in final.views]
         self._excuses = Excuses(
             *(self._seen, final.disturbances, final.broken, final.holders),

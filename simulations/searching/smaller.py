@@ -29,6 +29,7 @@ _Fewer: TypeAlias = Generator[Scenario, bool, Sequence[Item]]
 _AT_THE_END = (
     *("convergence", "agreement", "lost_hits", "invented_hits", "slot_leak", "deadline"),
     *("statistics", "views", "lending", "replicas", "paused_owner", "key_rotation"),
+    "commands",
 )
 """Invariants about the end of a run, which hold only after enough seconds of calm."""
 _SHORT_S = (0.3, 1.0, 3.0)

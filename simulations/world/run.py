@@ -33,6 +33,7 @@ from simulations.world.key_histories import key_histories
 from simulations.world.load_runner import LoadRunner
 from simulations.world.observer import Observer
 from simulations.world.operating.admin_views import wrong_views
+from simulations.world.operating.commands import wrong_commands
 from simulations.world.operating.key_rotation import wrong_rotation
 from simulations.world.operating.lending import Lending
 from simulations.world.operating.operator import Operator
@@ -60,6 +61,8 @@ _PAUSED = 0.3
 """Share of the runs with borrowers in which the owner of a key is suspended at the end."""
 _ROTATED = 0.3
 """Share of the runs with tokens in which the cluster key changes at the end."""
+_COMMANDED = 0.3
+"""Share of the runs with borrowers in which an operator runs commands at the end."""
 _RETURN_S = 10.0
 """Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
@@ -139,6 +142,7 @@ class _Run:
                     final.views = await self._wrong_views()
                     final.paused = await self._wrong_after_pause()
                     final.rotation = await self._wrong_rotation()
+                    final.commands = await self._wrong_commands()
                 final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
                 load.cancel_scope.cancel()
             self._outcome.pairs = pairs_met(runner.usage, scenario)
@@ -194,6 +198,13 @@ class _Run:
         if random.random() >= _ROTATED:
             return []
         return await wrong_rotation(self._world, *self._closing_clients, random)
+
+    async def _wrong_commands(self) -> list[str]:
+        """Run the commands of an operator against some clusters."""
+        random = stream(self._seed, "commands")
+        if self._closing_clients is None or random.random() >= _COMMANDED:
+            return []
+        return await wrong_commands(self._world, self._ledger, random)
 
     def _wrong_replicas(self, used_until: float) -> list[str]:
         """Compare the counters that were not used after an instant with their replicas."""

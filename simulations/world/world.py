@@ -49,6 +49,8 @@ _OPERATOR, _OPERATOR_SECRET = "operator", b"secret of the operator"
 """Name and secret of the token with which an operator reads the admin ports."""
 _RESETTER, _RESETTER_SECRET = "resetter", b"secret of the resetter"
 """Name and secret of the token with which an operator resets counters."""
+_ADMIN, _ADMIN_SECRET = "admin", b"secret of the admin"
+"""Name and secret of the token with which an operator runs commands."""
 _ACCESS = Access(
     cluster="ringfence",
     tokens={
@@ -57,6 +59,7 @@ _ACCESS = Access(
         _RESETTER: TokenEntry(
             token_digest(_RESETTER_SECRET), frozenset([Scope.CHECK, Scope.RESET])
         ),
+        _ADMIN: TokenEntry(token_digest(_ADMIN_SECRET), frozenset(Scope)),
     },
 )
 """Access of clients whose tokens lack the scope `refund`."""
@@ -303,19 +306,28 @@ class World:
         """Start an application with an embedded client in a data center, for the loads."""
         number = len(self.hosts.clients)
         random = stream(self._seed, "client", number)
-        client = await self._connect(f"client-{number}", datacenter, (_APP, _SECRET), random)
+        settings, name = _settings(datacenter), f"client-{number}"
+        client = await self._connect(name, settings, (_APP, _SECRET), random)
         self.hosts.clients.append(client)
 
     async def connect_borrower(self, datacenter: str, number: int) -> Client:
         """Start a client that may borrow units of limits, besides those of the loads."""
         name, random = f"borrower-{number}", stream(self._seed, "borrower", number)
-        return await self._connect(name, datacenter, (_APP, _SECRET), random, use_leases=True)
+        settings = _settings(datacenter, use_leases=True)
+        return await self._connect(name, settings, (_APP, _SECRET), random)
 
     async def connect_operator(self, datacenter: str) -> Client:
         """Start a client that may reset counters."""
         token = _RESETTER, _RESETTER_SECRET
         random = stream(self._seed, "operator")
-        return await self._connect("operator", datacenter, token, random)
+        return await self._connect("operator", _settings(datacenter), token, random)
+
+    async def connect_command(self, at: Host, *, ask_owners: bool) -> Client:
+        """Start the client of an operator's commands, which has the address of one node."""
+        name = "owner-command" if ask_owners else "command"
+        settings = ClusterSettings(datacenter=at.datacenter, ask_owners=ask_owners)
+        token = _ADMIN, _ADMIN_SECRET
+        return await self._connect(name, settings, token, stream(self._seed, name), at)
 
     def disconnect(self, client: Client) -> None:
         """Cut a client off from the network, as if its process was killed."""
@@ -324,20 +336,21 @@ class World:
     async def _connect(
         self,
         name: str,
-        datacenter: str,
+        settings: ClusterSettings,
         token: tuple[str, bytes],
         random: Random,
-        *,
-        use_leases: bool = False,
+        at: Host | None = None,
     ) -> Client:
-        address = (name, 1)
+        """Start a client; it has the address of the node of a host, or all of its data center."""
+        address, datacenter = (name, 1), settings.datacenter
+        assert datacenter is not None
         transport = self._network.transport(address, on_bug=self.bugs.append)
         near = [host for host in self.hosts.by_name.values() if host.datacenter == datacenter]
         cluster = Cluster(
             transport,
-            [host.address for host in near],
+            [host.address for host in near] if at is None else [at.address],
             Hello(Role.CLIENT, *token, random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter, use_leases=use_leases, hedge_after=_HEDGE_AFTER),
+            settings,
             HostClock(clock()),
             random,
             None,
@@ -362,6 +375,10 @@ class World:
     def _remember(self, host: Host) -> None:
         if host.node is not None:
             self._past.update(host.node.queries.stats(1).counters)
+
+
+def _settings(datacenter: str, *, use_leases: bool = False) -> ClusterSettings:
+    return ClusterSettings(datacenter, use_leases=use_leases, hedge_after=_HEDGE_AFTER)
 
 
 def _scaled(rules: RuleSet, factor: float) -> RuleSet:

@@ -181,11 +181,17 @@ def _fitting(screen: Console, rows: list[_Row], wanted: list[str]) -> list[str]:
     """Choose the table columns that fit on the screen, the most important first; the name is always
     shown."""
     options = screen.options.update_width(_UNBOUNDED)
+
+    def fits(columns: list[str]) -> bool:
+        width = screen.measure(_table(rows, columns), options=options).maximum
+        return width <= screen.width - _GUIDES
+
+    if fits(wanted):
+        return wanted
     chosen = ["name"]
     for column in sorted(wanted[1:], key=_FIRST.index):
         wider = [each for each in wanted if each in (*chosen, column)]
-        width = screen.measure(_table(rows, wider), options=options).maximum
-        if width > screen.width - _GUIDES:
+        if not fits(wider):
             break
         chosen = wider
     return chosen

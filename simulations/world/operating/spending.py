@@ -62,12 +62,12 @@ async def used_units(limiter: Limiter, request: dict[str, str]) -> int | None:
     return status.limit - (status.remaining or 0)
 
 
-def owned_request(world: World, name: str, prefix: str) -> dict[str, str]:
+def owned_request(world: World, name: str, prefix: str, rule: str = LENT_RULE) -> dict[str, str]:
     """Return a request whose key starts with a prefix and belongs to a node."""
     node = world.hosts.by_name[name].node
     assert node is not None
     for number in count():
-        request = {LENT_RULE: f"{prefix}-{number}"}
+        request = {rule: f"{prefix}-{number}"}
         [match] = world.rules.match(DOMAIN, [Descriptor(tuple(request.items()))])
         assert match is not None
         if node.cluster.ring.owner(shard_of(match.key)) == name:

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[3]
 INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
 OUTSIDE = {
     "node/supervisor/gateway.py": "starts a gateway beside a real node",
-    "node/cli": "the command line",
+    "node/cli/demo.py": "real processes and their output",
+    "node/cli/keys.py": "creates keys and certificates",
+    "node/cli/replay.py": "replays a log against a real cluster",
     "node/demo": "real processes and their output",
     "node/config/discovery.py": "asks the host's resolver",
     "node/entry.py": "the command line",
@@ -68,6 +70,7 @@ ALLOWED = {
         "ringfence/peering/engine_choice.py",
         "secrets.token_bytes",
     ): "used only without a secret; nodes have one",
+    ("node/cli/common.py", "os.environ"): "width of a terminal; simulated commands print to files",
     ("node/config/settings.py", "os.environ"): "arguments of a real node",
     ("node/config/settings.py", "socket.gethostname"): "arguments of a real node",
     (
