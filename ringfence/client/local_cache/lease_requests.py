@@ -30,6 +30,7 @@ class LeaseRequests:
         self._transport = transport
         self._routes = routes
         self._timer: Timer | None = None
+        self._timer_due = float("inf")
         self._unanswered = 0
         """Number of requests without an answer."""
         self._answered = runtime.Event()
@@ -83,10 +84,11 @@ class LeaseRequests:
 
     def _start_timer(self) -> None:
         due = self.leases.next_deadline()
-        if self._timer is None and due < float("inf"):
-            self._timer = self._transport.call_at(due, self._on_timer)
+        if due < self._timer_due:
+            self.close()
+            self._timer_due, self._timer = due, self._transport.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
+        self._timer_due = float("inf")
         self.leases.tick(self._transport.now())
         self._start_timer()

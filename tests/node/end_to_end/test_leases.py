@@ -70,6 +70,20 @@ async def test_spent_lease_units_count_and_the_rest_is_returned(
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
+async def test_a_report_to_a_crashed_owner_delays_no_return_of_another_lease(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
+        await heat(limiter, owned(w.rules, "tenant", "b"))
+        await w.crash("b")
+        await trio.sleep(9)  # The next repetition of the report is several seconds later.
+        window = owned(w.rules, "window", "a")
+        await heat(limiter, window, times=50)
+        await trio.sleep(2)
+
+        assert (await other.peek("api", window)).remaining == 10000 - 50
+
+
 async def test_cancelled_checks_spend_no_units_of_a_lease(autojump_clock: MockClock) -> None:
     async with world(rules=HOT) as w, w.client(leases=False) as other:
         window = owned(w.rules, "window", "a")
