@@ -130,8 +130,12 @@ class FallbackLog:
         for key, slots in other._slots.items():
             self.remove_slots(key, slots)
         for mine, others in ((self._units, other._units), (self._refunded, other._refunded)):
-            for key, (_, theirs) in others.items():
-                _, parts = mine.get(key, (0, {}))
+            for key in others.keys() & mine.keys():
+                (known_ns, parts), (period_ns, theirs) = mine[key], others[key]
+                longest_ns = max(known_ns, period_ns)
+                parts = _in_longer_parts(parts, known_ns, longest_ns)
+                theirs = _in_longer_parts(theirs, period_ns, longest_ns)
+                mine[key] = longest_ns, parts
                 for number in sorted(theirs.keys() & parts.keys()):
                     parts[number] -= min(parts[number], theirs[number])
                     if not parts[number]:
@@ -197,20 +201,31 @@ class FallbackLog:
 
 
 def _add(rows: _Units, key: bytes, units: int, period_ns: int, now: int) -> None:
-    known_ns, parts = rows.setdefault(key, (period_ns, {}))
-    if period_ns > known_ns:  # The rules have changed, or the period of an unused key was unknown.
-        longer: dict[int, int] = {}
-        for part in sorted(parts):
-            number = _end_of(part, known_ns) * _PARTS // period_ns
-            longer[number] = longer.get(number, 0) + parts[part]
-        rows[key] = period_ns, longer
-        parts = longer
-    number = now * _PARTS // max(period_ns, known_ns)
-    before = parts.get(number, 0)
-    parts[number] = before + fitting(units, before)
+    known_ns, parts = rows.get(key, (period_ns, {}))
+    # It is longer when the rules have changed, or when the period of an unused key was unknown.
+    longest_ns = max(period_ns, known_ns)
+    parts = _in_longer_parts(parts, known_ns, longest_ns)
+    rows[key] = longest_ns, parts
+    number = now * _PARTS // longest_ns
+    _add_to_part(parts, number, units)
     if len(parts) > _PARTS + 1:
         for old in [part for part in parts if part < number - _PARTS]:
             del parts[old]
+
+
+def _in_longer_parts(parts: dict[int, int], known_ns: int, period_ns: int) -> dict[int, int]:
+    """Return units by number of the part of a period that may be longer than the known one."""
+    if period_ns == known_ns:
+        return parts
+    longer: dict[int, int] = {}
+    for part in sorted(parts):
+        _add_to_part(longer, _end_of(part, known_ns) * _PARTS // period_ns, parts[part])
+    return longer
+
+
+def _add_to_part(parts: dict[int, int], number: int, units: int) -> None:
+    before = parts.get(number, 0)
+    parts[number] = before + fitting(units, before)
 
 
 def _take_newest(rows: _Units, key: bytes, units: int) -> int:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import without_checks, without_logged_checks, without_units
 from ringfence.limiter import Algorithm, Limit, Snapshot
+from ringfence.limiter.serialization import MAX_UNITS
 from ringfence.wire import DecidedCheck
 
 S = 10**9
@@ -229,6 +230,28 @@ def test_units_keep_their_ages_when_the_period_changes(periods: tuple[int, int])
 
     assert row[1::2] == [3, 2]
     assert row[::2] == [pytest.approx(age, abs=MINUTE / 2) for age in (3 * MINUTE, MINUTE)]
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_units_of_a_log_with_another_period_are_subtracted(longer: int) -> None:
+    now, logs = 1_800_000_000 * S, (FallbackLog(), FallbackLog())
+    for log in logs:
+        log.add(b"k", 3, MINUTE, now)
+    logs[longer].add(b"k", 2, 60 * MINUTE, now + 2 * MINUTE)
+
+    logs[0].subtract(logs[1])
+
+    assert logs[0].units_of(b"k") == (0 if longer else 2)
+
+
+def test_units_in_one_part_of_a_longer_period_are_bounded() -> None:
+    log = FallbackLog()
+    for second in range(2):
+        log.add(b"k", MAX_UNITS, MINUTE, second * S)
+
+    log.add(b"k", 1, 60 * MINUTE, 2 * S)
+
+    assert log.units_of(b"k") == MAX_UNITS
 
 
 def test_a_copy_without_the_oldest_units_leaves_the_log_unchanged() -> None:
