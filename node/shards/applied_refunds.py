@@ -99,8 +99,7 @@ class AppliedRefunds:
 
     def add_refunded(self, log: FallbackLog, key: bytes, units: int, at: int) -> None:
         """Add units that another member must remove to a log; they were charged at `at`."""
-        if units:
-            log.add_refunded(key, units, self._period_of(key), at)
+        log.add_refunded(key, units, self._period_of(key), at)
 
     def _units(self, key: bytes, now: int) -> int:
         cover = self._covers.get(shard_of(key))

@@ -78,21 +78,29 @@ class DuplicateChecks:
         if theirs_first:
             self._merge.refund(theirs_first, now)
         if cover is not None:
-            for check in [each for each in theirs_first if not each.row[SLOT_ID]]:
-                self._take_back(cover, check, now)
+            self._take_back(cover, [each for each in theirs_first if not each.row[SLOT_ID]], now)
         return logs
 
-    def _take_back(self, cover: Cover, check: DecidedCheck, now: int) -> None:
-        """Remove the units of a check from the log of this node.
+    def _take_back(self, cover: Cover, checks: Sequence[DecidedCheck], now: int) -> None:
+        """Remove the units of checks of one shard from the log of this node.
 
         If this node has refunded them, the log lacks them. Then they are removed from the units of
         the other member.
         """
-        missing = check.cost - cover.log.take_back(check.key, check.cost)
-        if missing:
-            decided = self._checks.of_shard(shard_of(check.key), cover.since, now)
-            units = int(min(missing, lifted_units(decided).get(check.key, 0)))
-            self._refunds.add_refunded(cover.log, check.key, units, now - check.age_ns)
+        lacking = [
+            (check, missing)
+            for check in checks
+            if (missing := check.cost - cover.log.take_back(check.key, check.cost))
+        ]
+        if not lacking:
+            return
+        shard = shard_of(lacking[0][0].key)
+        lifted = lifted_units(self._checks.of_shard(shard, cover.since, now))
+        for check, missing in lacking:
+            units = int(min(missing, lifted.get(check.key, 0)))
+            if units:
+                lifted[check.key] -= units
+                self._refunds.add_refunded(cover.log, check.key, units, now - check.age_ns)
 
     def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:
         """Return a check of another member with the age and the outcome of its charge on this

@@ -160,6 +160,22 @@ def test_a_refund_counts_when_its_check_was_also_decided_by_the_owner(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
+def test_refunded_units_that_a_log_lacks_are_removed_once(limit: Limit) -> None:
+    owner, standby = paused(limit)
+    for seq in range(1, 4):
+        standby.spend(10, check_id=(9, seq, 0))
+    refund(standby, 10, seq=4)
+    standby.ownership.covers[shard_of(KEY)].log.forget(KEY)  # Its counter may have been evicted.
+    owner.now = standby.now = NOW + 2 * S
+    for seq in range(1, 4):
+        owner.spend(10, check_id=(9, seq, 0))
+
+    standby.pull(owner)
+
+    assert standby.used == 120
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
     owner, standby = paused(limit)
