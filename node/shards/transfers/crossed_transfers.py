@@ -137,7 +137,11 @@ def _log_without(
     log, at = FallbackLog(), transfer.at
     sent = [check for part in transfer.parts for check in part.decided]  # Of any part's keys.
     theirs = {check.id: check.cost for check in decided if check.row[CODE] in CHARGED_CODES}
-    last_reset = {check.key: place for place, check in enumerate(sent) if check.is_reset}
+    last_reset = {
+        check.key: place
+        for place, check in enumerate(sent)
+        if check.is_reset and check.id in theirs
+    }
     both = [
         check
         for place, check in enumerate(sent)

@@ -176,6 +176,26 @@ def test_refunded_units_that_a_log_lacks_are_removed_once(limit: Limit) -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("way", ["resume", "pull", "cross"])
+def test_a_reset_by_the_standby_removes_checks_that_the_owner_has_decided_too(
+    limit: Limit, way: str
+) -> None:
+    owner, standby = paused(limit)
+    standby.spend(39, check_id=(9, 1, 0))
+    reset(standby, seq=2)
+    standby.spend(5)
+    owner.now = standby.now = NOW + 2 * S
+    owner.spend(39, check_id=(9, 1, 0))
+
+    if way == "cross":
+        owner.ask(standby)
+    receiver, sender = (owner, standby) if way == "resume" else (standby, owner)
+    receiver.pull(sender)
+
+    assert receiver.used == 5
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
     owner, standby = paused(limit)
