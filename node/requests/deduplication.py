@@ -279,36 +279,41 @@ class DecidedChecks:
         age of the refund on this node, and the units that must be charged again. It also has the
         resets that both nodes have applied. Checks and refunds before such a reset are left out.
         """
-        ours_first: list[DecidedCheck] = []
-        theirs_first: list[DecidedCheck] = []
-        refunds: list[DecidedCheck] = []
-        for check in checks:
+        ours_first: list[tuple[int, DecidedCheck]] = []
+        theirs_first: list[tuple[int, DecidedCheck]] = []
+        refunds: list[tuple[int, DecidedCheck]] = []
+        last_reset: dict[bytes, int] = {}
+        for place, check in enumerate(checks):
             known = self.find([check.id]).get(0)
             if known is None or self._was_forwarded(check.id):
                 self._on_charge(check, now - check.age_ns)
                 self._remember_arrived(check, now)
-            elif check.is_refund:
+                continue
+            age_ns = max(0, now - known[1])
+            if check.is_refund:
                 units = min(check.cost, self._removed_by(check.id))
                 if units and not self._on_charge(check, known[1]):
                     self._remember_arrived(check, now)
                 elif units:
-                    refunds.append(replace(check, cost=units, age_ns=max(0, now - known[1])))
+                    refunds.append((place, replace(check, cost=units, age_ns=age_ns)))
             elif check.is_reset:
                 if not self._on_charge(check, known[1]):
                     self._remember_arrived(check, now)
-                    continue
-                for found in (ours_first, theirs_first, refunds):
-                    found[:] = [each for each in found if each.key != check.key]
-                refunds.append(check)
+                else:
+                    last_reset[check.key] = place
+                    refunds.append((place, check))
             elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
-                age_ns = max(0, now - known[1])
                 if not self._on_charge(check, known[1]):
                     self._remember_arrived(check, now)
                 elif age_ns >= check.age_ns:
-                    ours_first.append(check)
+                    ours_first.append((place, check))
                 else:
-                    theirs_first.append(replace(check, age_ns=age_ns, row=known[0]))
-        return ours_first, theirs_first, refunds
+                    theirs_first.append((place, replace(check, age_ns=age_ns, row=known[0])))
+
+        def after_reset(found: Iterable[tuple[int, DecidedCheck]]) -> list[DecidedCheck]:
+            return [check for place, check in found if place >= last_reset.get(check.key, 0)]
+
+        return after_reset(ours_first), after_reset(theirs_first), after_reset(refunds)
 
     def _remember_arrived(self, check: DecidedCheck, now: int) -> None:
         """Store the outcome of a check whose charge arrives, while this node has no other charge of
