@@ -346,12 +346,13 @@ class RequestHandler:
         is_refund, is_reset = batch.op is Op.REFUND, batch.op is Op.RESET
         for row, id_ in enumerate(batch.ids):
             key = batch.keys[row]
-            if is_reset and self._ownership.is_blind(shard_of(key)):
-                continue  # The owner must still remove its units.
+            # The owner must still apply a reset without its counters. Like a refund that removed
+            # nothing, such a reset is not sent to the owner.
+            is_blind = is_reset and self._ownership.is_blind(shard_of(key))
             self._decided_checks.remember(
                 *(id_, key, costs[row], results.row(row), now),
-                is_refund=is_refund,
-                is_reset=is_reset,
+                is_refund=is_refund or is_blind,
+                is_reset=is_reset and not is_blind,
             )
 
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:

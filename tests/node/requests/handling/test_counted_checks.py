@@ -48,16 +48,22 @@ async def test_a_repeated_request_has_the_outcome_of_the_first(
     assert host.count("repeated_checks") == 1
 
 
-async def test_a_repeated_reset_removes_no_later_units(host: HandlingHost) -> None:
-    host.hold(OURS)
-    now(host, host.request(OURS, costs=[2]))
-    reset = host.request(OURS, op=Op.RESET, costs=[0], ids=[(1, 1, 0)])
+@pytest.mark.parametrize("is_blind", [False, True])
+async def test_a_repeated_reset_removes_no_later_units(
+    host: HandlingHost, *, is_blind: bool
+) -> None:
+    if is_blind:
+        host.ownership.take_over_blind(host.shards(THEIRS), B, NOW, ())
+    else:
+        host.hold(THEIRS)
+    now(host, host.request(THEIRS, costs=[2], as_standby=True))
+    reset = host.request(THEIRS, op=Op.RESET, costs=[0], ids=[(1, 1, 0)], as_standby=True)
     now(host, reset)
-    now(host, host.request(OURS, costs=[3]))
+    now(host, host.request(THEIRS, costs=[3], as_standby=True))
 
     now(host, reset)
 
-    assert host.used(OURS) == [3]
+    assert host.used(THEIRS) == [3]
 
 
 @pytest.mark.parametrize("is_blind", [False, True])
