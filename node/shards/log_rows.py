@@ -23,6 +23,7 @@ __all__ = [
     "log_rows",
     "logged_counts",
     "refunded_units",
+    "unknown_period_ns",
     "without_checks",
     "without_logged_checks",
     "without_refunds",
@@ -100,8 +101,13 @@ def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], 
         period_ns = counts.limits[counts.which[at]].period_ns
         log.restore(key, units, period_ns, now)
         if not counts.states[at]:  # The limit of an unused key is unknown.
-            period_ns = max([_LEAST_PERIOD_NS, *(_AGES_KEPT * age_ns for age_ns in refunded[::2])])
+            period_ns = unknown_period_ns(max(refunded[::2], default=0))
         log.restore_refunded(key, refunded, period_ns, now)
+
+
+def unknown_period_ns(age_ns: int) -> int:
+    """Return a period in which to keep a refund of this age, if the limit of its key is unknown."""
+    return max(_LEAST_PERIOD_NS, _AGES_KEPT * age_ns)
 
 
 def refunded_units(row: Sequence[int]) -> int:

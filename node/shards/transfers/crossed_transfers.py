@@ -7,7 +7,7 @@ from node.context.round_timer import NEVER
 from node.requests.deduplication import DecidedChecks
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, lifted_units, without_checks
+from node.shards.log_rows import add_logs, lifted_units, unknown_period_ns, without_checks
 from node.shards.ownership.origins import are_all_known
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Snapshot
@@ -17,8 +17,6 @@ __all__ = ["CrossedTransfers"]
 
 _ACKNOWLEDGED_NS = 15_000_000_000
 """Time after which no acknowledgement of a crossed transfer is expected."""
-_PERIOD_NS, _PERIODS = 60_000_000_000, 10
-"""Period of a key without a counter: at least this time, and a multiple of the age of a check."""
 _NOTHING = Snapshot([], [], [], [], [])
 
 
@@ -158,15 +156,16 @@ def _log_without(
         count = len(counts.keys)
         add_logs(log, counts, rows[:count], at)
         del rows[:count]
-        for key, which in zip(counts.keys, counts.which, strict=True):
-            periods_ns[key] = counts.limits[which].period_ns
+        for key, state, which in zip(counts.keys, counts.states, counts.which, strict=True):
+            if state:  # The limit of an unused key is unknown.
+                periods_ns[key] = counts.limits[which].period_ns
     for check in [check for check in sent if check.is_reset and check.id in theirs]:
         log.forget_refunded(check.key)
     for check in unlogged:  # This node has refunded them.
-        period_ns = periods_ns.get(check.key, 0) or max(_PERIOD_NS, _PERIODS * check.age_ns)
+        period_ns = periods_ns.get(check.key) or unknown_period_ns(check.age_ns)
         log.add_refunded(check.key, check.cost, period_ns, at - check.age_ns)
     for check in [check for check in both if check.is_refund]:
-        period_ns = periods_ns.get(check.key, 0) or max(_PERIOD_NS, _PERIODS * check.age_ns)
+        period_ns = periods_ns.get(check.key) or unknown_period_ns(check.age_ns)
         units = min(check.cost, theirs[check.id])
         log.undo_refund(check.key, units, period_ns, at - check.age_ns)
     return log

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import without_checks, without_logged_checks, without_units
+from node.shards.log_rows import (
+    without_checks,
+    without_logged_checks,
+    without_refunds,
+    without_units,
+)
 from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.limiter.serialization import MAX_UNITS
 from ringfence.wire import DecidedCheck
@@ -196,6 +201,12 @@ def test_units_of_checks_that_refunds_removed_from_a_row_are_returned() -> None:
 
     assert rest == [[]]
     assert [(each.key, each.cost) for each in unlogged] == [(b"k", 3), (b"k", 2), (b"e", 7)]
+
+
+def test_a_row_without_refunds_keeps_its_units_and_slots() -> None:
+    row = [30, 3, 7, 0, 0, 0, 9, 0, 2, 0]
+
+    assert without_refunds([b"k", b"other"], [row, row], [b"k"]) == [[30, 3, 7, 0], row]
 
 
 def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time() -> None:
