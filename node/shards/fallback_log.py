@@ -130,7 +130,7 @@ class FallbackLog:
         for key, slots in other._slots.items():
             self.remove_slots(key, slots)
         for mine, others in ((self._units, other._units), (self._refunded, other._refunded)):
-            for key in others.keys() & mine.keys():
+            for key in [key for key in others if key in mine]:
                 (known_ns, parts), (period_ns, theirs) = mine[key], others[key]
                 longest_ns = max(known_ns, period_ns)
                 parts = _in_longer_parts(parts, known_ns, longest_ns)
