@@ -2,15 +2,15 @@
 
 import errno
 import logging
-import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from node.cli.common import VerbGroup
+from node.cli.common import VerbGroup, drop_output
 from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
 
@@ -57,11 +57,23 @@ class _Verbs(VerbGroup):
         assert isinstance(verb, click.Command)
         return verb
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Parse the arguments, which prints the help if they ask for it."""
+        with _without_reader():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _without_reader():
             return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise _ReaderGone from error
+
+
+@contextmanager
+def _without_reader() -> Iterator[None]:
+    """Convert the error of a closed pipe to one that Click does not handle."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,7 +105,7 @@ def main() -> None:
         if error.errno not in _CANNOT_WRITE:
             raise
         click.echo(f"ringfence: the output cannot be written: {error.strerror}", err=True)
-        _drop_output()
+        drop_output()
         sys.exit(EXIT_WRONG_INPUT)
     except RingfenceError as error:
         _fail(error)
@@ -109,17 +121,8 @@ def main() -> None:
 
 def _seen_enough() -> NoReturn:
     """Exit with status 0, because a closed pipe is not a failure."""
-    _drop_output()
+    drop_output()
     sys.exit(0)
-
-
-def _drop_output() -> None:
-    """Discard the output that Python writes at exit, because the closed pipe would cause another
-    error."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
-        os.close(nowhere)
 
 
 def _interrupted() -> NoReturn:

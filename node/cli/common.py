@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,6 +33,7 @@ __all__ = [
     "console",
     "decision_row",
     "descriptor_option",
+    "drop_output",
     "json_option",
     "log_to_stderr",
     "need_cluster",
@@ -110,8 +111,11 @@ class Output:
         self._err = err
 
     def line(self, text: str) -> None:
-        """Print a line."""
-        click.echo(text, self._out)
+        """Print a line. If its reader has gone, the exit status of the command stays the same."""
+        try:
+            click.echo(text, self._out)
+        except BrokenPipeError:
+            drop_output()
 
     def error(self, text: str) -> None:
         """Print a line about a failure, on standard error."""
@@ -119,16 +123,29 @@ class Output:
 
     def json(self, value: object) -> None:
         """Print a value as one JSON object on one line."""
-        as_json(value, self._out)
+        self.line(_json_line(value))
 
     def console(self) -> "Console":
         """Return a console for tables."""
         return console(file=self._out)
 
 
-def as_json(value: object, file: TextIO | None = None) -> None:
+def as_json(value: object) -> None:
     """Print a value as one JSON object on one line."""
-    click.echo(json.dumps(value, separators=(", ", ": ")), file)
+    click.echo(_json_line(value))
+
+
+def _json_line(value: object) -> str:
+    return json.dumps(value, separators=(", ", ": "))
+
+
+def drop_output() -> None:
+    """Discard the output that Python writes at exit, because the closed pipe would cause another
+    error."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+        os.close(nowhere)
 
 
 def console(*, stderr: bool = False, file: TextIO | None = None) -> "Console":

@@ -1,6 +1,8 @@
 """Exit status and message of the command for each kind of error."""
 
 import errno
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import click
 import pytest
 
 from node.cli import command
+from node.cli.common import Output
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from tests.invocation import Run
 
@@ -85,3 +88,26 @@ def test_an_unexpected_error_is_not_hidden(
     with pytest.raises(type(error)) as caught:
         command.main()
     assert caught.value is error
+
+
+def test_output_without_a_reader_is_discarded_so_that_a_denial_keeps_its_status() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    pipe = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closing it fails
+
+    Output(pipe).line("denied")
+    Output(pipe).json({"allowed": False})
+
+    with pytest.raises(BrokenPipeError):
+        pipe.close()
+
+
+def test_the_help_without_a_reader_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "node.entry", "--help"]
+
+    ran = subprocess.run(words, check=False, stdout=writing, stderr=subprocess.PIPE)
+
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, b"")
