@@ -358,7 +358,7 @@ class _Law:
             ("check", DOMAIN, "exact"),
             ("check", DOMAIN, self._exact, "--peek", "--cost", "2"),
             ("check", DOMAIN, self._exact, "--cost", "many"),
-            ("leave", "nobody"),
+            ("leave", "no-host"),
         ):
             ran = await self._line.run(*words)
             self._expect(ran.status == 2 and not ran.out, " ".join(words), ran)

@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import (
+    add_logs,
+    log_rows,
     without_checks,
     without_logged_checks,
     without_refunds,
     without_units,
 )
+from node.shards.transfers.unacknowledged_transfers import add_unused
 from ringfence.limiter import Algorithm, Limit, Snapshot
 from ringfence.limiter.serialization import MAX_UNITS
 from ringfence.wire import DecidedCheck
+from tests.node.shards.ownership.ownership_host import DAY, NOW
 
 S = 10**9
 MINUTE = 60 * S
@@ -283,3 +287,76 @@ def test_a_copy_without_the_oldest_units_leaves_the_log_unchanged() -> None:
     left.remove_slots(b"s", [7])
     assert units(tally.row(b"k", 130 * S)) == 5
     assert [*tally.slots(b"s")] == [7]
+
+
+def test_refunds_of_an_unused_key_are_kept_for_a_minute() -> None:
+    log, received = FallbackLog(), FallbackLog()
+    log.add_refunded(b"k", 60, DAY, NOW)
+    counts = Snapshot([], [], [], [], [])
+    add_unused(counts, [b"k"])
+
+    add_logs(received, counts, log_rows(log, counts, NOW), NOW)
+
+    assert received.refunded(b"k", NOW + 50 * S)[1::2] == [60]
+
+
+def test_refunds_are_forgotten_after_a_period() -> None:
+    log = FallbackLog()
+    for number in range(40):
+        log.add_refunded(b"%d" % number, 1, 60 * S, NOW + number * S)
+
+    log.prune(lambda key: False, NOW + 80 * S)
+
+    assert log.unused_keys == [b"%d" % number for number in range(20, 40)]
+    assert log.refunded(b"19", NOW + 80 * S) == []
+
+
+def test_a_row_has_slots_before_refunds_and_every_reader_keeps_both() -> None:
+    limits = [Limit.of_ns(9, DAY), Limit.of_ns(9, DAY, Algorithm.CONCURRENCY)]
+    counts = Snapshot([b"k", b"s"], [[NOW // DAY, 3, 0], [7, DAY - S, 2]], limits, [0, 1], [])
+    log = FallbackLog()
+    log.add(b"k", 3, DAY, NOW)
+    log.add_refunded(b"k", 60, DAY, NOW)
+    log.grant(b"s", 7, 2, DAY, NOW)
+
+    rows = log_rows(log, counts, NOW)
+    received = FallbackLog()
+    add_logs(received, counts, rows, NOW)
+
+    assert rows == [[0, 3, 0, 0, 1, 0, 60, 0], [S, 2, 7, 0]]
+    assert received.row(b"k", NOW)[1::2] == [3]
+    assert received.refunded(b"k", NOW)[1::2] == [60]
+    assert [*received.slots(b"s")] == [7]
+
+
+def test_slots_above_the_bound_are_logged_as_units() -> None:
+    log = FallbackLog()
+    for slot in range(1, 5001):
+        log.grant(b"k", slot, 1, MINUTE, NOW)
+
+    assert len(log.slots(b"k")) + sum(log.row(b"k", NOW)[1::2]) == 5000
+    assert log.row(b"k", NOW)
+    for slot in range(5000, 0, -1):
+        log.release(b"k", slot, 1)
+    assert not log.slots(b"k")
+    assert log.row(b"k", NOW) == []
+
+
+def test_a_log_of_released_slots_is_bounded() -> None:
+    log = FallbackLog()
+    for slot in range(1, 10_000):
+        log.release(b"k", slot, 1)
+
+    assert len(log.slots(b"k")) < 5000
+
+
+def test_expired_slots_that_no_other_member_has_are_forgotten() -> None:
+    log = FallbackLog()
+    log.add_slot(b"held by the owner", 1)
+    for number in range(40):
+        log.grant(b"%d" % number, number + 2, 1, MINUTE, NOW)
+        log.prune(lambda key: key == b"0", NOW)
+
+    assert b"0" in log.unused_keys
+    assert b"held by the owner" in log.unused_keys
+    assert len(log.unused_keys) < 10

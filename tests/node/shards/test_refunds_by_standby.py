@@ -3,10 +3,7 @@
 import pytest
 
 from hashring import shard_of
-from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, log_rows
-from node.shards.transfers.unacknowledged_transfers import add_unused
-from ringfence.limiter import Algorithm, Limit, Snapshot
+from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, LeaseRequest, Op
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
@@ -49,6 +46,22 @@ def resume(owner: Host, standby: Host) -> None:
     owner.pull(standby)
     assert owner.holds
     assert not standby.holds
+
+
+def reset_by_both(limit: Limit, refunded: int, parts: int = 1) -> tuple[Host, Host]:
+    """Return an owner with 20 units and a standby with 5 units since a reset that both have
+    applied."""
+    owner, standby = paused(limit, parts=parts)
+    standby.spend(7, check_id=(9, 1, 0))
+    refund(standby, refunded, seq=2)
+    reset(standby, seq=3)
+    standby.spend(5, check_id=(9, 4, 0))
+    owner.now = standby.now = NOW + 2 * S
+    owner.spend(7, check_id=(9, 1, 0))
+    refund(owner, refunded, seq=2)
+    reset(owner, seq=3)
+    owner.spend(20, check_id=(9, 5, 0))
+    return owner, standby
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
@@ -198,16 +211,7 @@ def test_a_reset_by_the_standby_removes_checks_that_the_owner_has_decided_too(
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
-    owner, standby = paused(limit)
-    standby.spend(7, check_id=(9, 1, 0))
-    refund(standby, refunded, seq=2)
-    reset(standby, seq=3)
-    standby.spend(5, check_id=(9, 4, 0))
-    owner.now = standby.now = NOW + 2 * S
-    owner.spend(7, check_id=(9, 1, 0))
-    refund(owner, refunded, seq=2)
-    reset(owner, seq=3)
-    owner.spend(20, check_id=(9, 5, 0))
+    owner, standby = reset_by_both(limit, refunded)
 
     resume(owner, standby)
 
@@ -220,16 +224,7 @@ def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> 
 def test_a_reset_by_both_removes_no_later_units_when_their_transfers_cross(
     limit: Limit, refunded: int, parts: int
 ) -> None:
-    owner, standby = paused(limit, parts=parts)
-    standby.spend(7, check_id=(9, 1, 0))
-    refund(standby, refunded, seq=2)
-    reset(standby, seq=3)
-    standby.spend(5, check_id=(9, 4, 0))
-    owner.now = standby.now = NOW + 2 * S
-    owner.spend(7, check_id=(9, 1, 0))
-    refund(owner, refunded, seq=2)
-    reset(owner, seq=3)
-    owner.spend(20, check_id=(9, 5, 0))
+    owner, standby = reset_by_both(limit, refunded, parts=parts)
 
     [group] = owner.ask(standby).groups
     standby.pull(owner)
@@ -476,43 +471,3 @@ def test_a_refund_removes_at_most_the_units_that_are_left_after_refunds_of_other
         removed.append(standby.checks.of_shard(shard_of(KEY), 0, standby.now)[-1].cost)
 
     assert removed == [30, 30, 30, 10]
-
-
-def test_refunds_of_an_unused_key_are_kept_for_a_minute() -> None:
-    log, received = FallbackLog(), FallbackLog()
-    log.add_refunded(b"k", 60, DAY, NOW)
-    counts = Snapshot([], [], [], [], [])
-    add_unused(counts, [b"k"])
-
-    add_logs(received, counts, log_rows(log, counts, NOW), NOW)
-
-    assert received.refunded(b"k", NOW + 50 * S)[1::2] == [60]
-
-
-def test_refunds_are_forgotten_after_a_period() -> None:
-    log = FallbackLog()
-    for number in range(40):
-        log.add_refunded(b"%d" % number, 1, 60 * S, NOW + number * S)
-
-    log.prune(lambda key: False, NOW + 80 * S)
-
-    assert log.unused_keys == [b"%d" % number for number in range(20, 40)]
-    assert log.refunded(b"19", NOW + 80 * S) == []
-
-
-def test_a_row_has_slots_before_refunds_and_every_reader_keeps_both() -> None:
-    limits = [Limit.of_ns(9, DAY), Limit.of_ns(9, DAY, Algorithm.CONCURRENCY)]
-    counts = Snapshot([b"k", b"s"], [[NOW // DAY, 3, 0], [7, DAY - S, 2]], limits, [0, 1], [])
-    log = FallbackLog()
-    log.add(b"k", 3, DAY, NOW)
-    log.add_refunded(b"k", 60, DAY, NOW)
-    log.grant(b"s", 7, 2, DAY, NOW)
-
-    rows = log_rows(log, counts, NOW)
-    received = FallbackLog()
-    add_logs(received, counts, rows, NOW)
-
-    assert rows == [[0, 3, 0, 0, 1, 0, 60, 0], [S, 2, 7, 0]]
-    assert received.row(b"k", NOW)[1::2] == [3]
-    assert received.refunded(b"k", NOW)[1::2] == [60]
-    assert [*received.slots(b"s")] == [7]

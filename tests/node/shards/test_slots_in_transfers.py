@@ -382,27 +382,6 @@ def test_a_slot_number_of_another_algorithm_changes_no_counter() -> None:
     assert log_rows(log, counts, NOW) == [[0, 3]]
 
 
-def test_slots_above_the_bound_are_logged_as_units() -> None:
-    log = FallbackLog()
-    for slot in range(1, 5001):
-        log.grant(KEY, slot, 1, PERIOD, NOW)
-
-    assert len(log.slots(KEY)) + sum(log.row(KEY, NOW)[1::2]) == 5000
-    assert log.row(KEY, NOW)
-    for slot in range(5000, 0, -1):
-        log.release(KEY, slot, 1)
-    assert not log.slots(KEY)
-    assert log.row(KEY, NOW) == []
-
-
-def test_a_log_of_released_slots_is_bounded() -> None:
-    log = FallbackLog()
-    for slot in range(1, 10_000):
-        log.release(KEY, slot, 1)
-
-    assert len(log.slots(KEY)) < 5000
-
-
 def test_a_slot_that_lasts_longer_than_a_period_has_age_0_in_a_row() -> None:
     """Its period was longer before a change of the rules."""
     log = FallbackLog()
@@ -410,18 +389,6 @@ def test_a_slot_that_lasts_longer_than_a_period_has_age_0_in_a_row() -> None:
     counts = Snapshot([KEY], [[8, PERIOD + 5, 1]], [LIMIT], [0], [])
 
     assert log_rows(log, counts, NOW) == [[0, 1, 8, 0]]
-
-
-def test_expired_slots_that_no_other_member_has_are_forgotten() -> None:
-    log = FallbackLog()
-    log.add_slot(b"held by the owner", 1)
-    for number in range(40):
-        log.grant(b"%d" % number, number + 2, 1, PERIOD, NOW)
-        log.prune(lambda key: key == b"0", NOW)
-
-    assert b"0" in log.unused_keys
-    assert b"held by the owner" in log.unused_keys
-    assert len(log.unused_keys) < 10
 
 
 def test_checks_of_both_members_leave_the_other_members_row() -> None:
