@@ -69,7 +69,7 @@ class _Verbs(VerbGroup):
 
 @contextmanager
 def _without_reader() -> Iterator[None]:
-    """Convert the error of a closed pipe to one that Click does not handle."""
+    """Raise `_ReaderGone` for a closed pipe, because Click would end with status 1."""
     try:
         yield
     except BrokenPipeError as error:

@@ -140,8 +140,7 @@ def _json_line(value: object) -> str:
 
 
 def drop_output() -> None:
-    """Discard the output that Python writes at exit, because the closed pipe would cause another
-    error."""
+    """Discard further output, because a closed pipe would cause another error, also at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

@@ -92,7 +92,7 @@ async def _leave(url: ClusterUrl, name: str | None, within: float, cluster: Clus
             state = await _state_of(cluster, row, others)
             if state in GONE:
                 break
-            await runtime.sleep(_LOOK_AGAIN)
+            await runtime.sleep(_LOOK_AGAIN)  # Nodes send clients no event for a leave.
     return _Outcome(row.name, state, runtime.current_time() - begun)
 
 

@@ -6,17 +6,10 @@ from hashring import shard_of
 from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, LeaseRequest, Op
-from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host, limits_of
 
 S = 10**9
-LIMITS = [
-    Limit.of_ns(1000, DAY, Algorithm.FIXED_WINDOW),
-    Limit.of_ns(1000, DAY),
-    Limit.of_ns(1000, DAY, slots=24),
-    Limit.of_ns(1000, DAY, Algorithm.SLIDING_WINDOW_LOG),
-    Limit.of_ns(1000, DAY, Algorithm.TOKEN_BUCKET),
-    Limit.of_ns(1000, DAY, Algorithm.LEAKY_BUCKET),
-]
+LIMITS = limits_of(1000)
 
 
 def names(limit: Limit) -> str:
@@ -235,24 +228,6 @@ def test_a_reset_by_both_removes_no_later_units_when_their_transfers_cross(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
-def test_a_reset_by_both_counts_once_before_another_reset_when_their_transfers_cross(
-    limit: Limit,
-) -> None:
-    owner, standby = paused(limit)
-    reset(standby, seq=3)
-    reset(standby, seq=4)
-    standby.spend(5)
-    owner.now = standby.now = NOW + 2 * S
-    reset(owner, seq=3)
-    owner.spend(20)
-
-    owner.ask(standby)
-    standby.pull(owner)
-
-    assert standby.used == 25
-
-
-@pytest.mark.parametrize("limit", LIMITS, ids=names)
 def test_a_refund_by_both_before_a_reset_by_the_standby_adds_no_units(limit: Limit) -> None:
     owner, standby = paused(limit)
     refund(standby, 25, seq=2)
@@ -267,16 +242,21 @@ def test_a_refund_by_both_before_a_reset_by_the_standby_adds_no_units(limit: Lim
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
-def test_a_standby_that_receives_the_counters_of_an_owner_keeps_units_after_their_common_reset(
-    limit: Limit,
+@pytest.mark.parametrize("resets", [[3], [3, 4]])
+@pytest.mark.parametrize("is_crossing", [False, True])
+def test_a_standby_that_receives_the_owners_counters_keeps_units_after_their_common_reset(
+    limit: Limit, resets: list[int], is_crossing: bool
 ) -> None:
     owner, standby = paused(limit)
-    reset(standby, seq=3)
+    for seq in resets:
+        reset(standby, seq)
     standby.spend(5)
     owner.now = standby.now = NOW + 2 * S
     reset(owner, seq=3)
     owner.spend(20)
 
+    if is_crossing:
+        owner.ask(standby)
     standby.pull(owner)
 
     assert standby.used == 25

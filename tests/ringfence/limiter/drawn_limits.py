@@ -11,11 +11,22 @@ from hypothesis.strategies import SearchStrategy
 
 from ringfence.limiter import Algorithm, Calendar, Engine, EngineRule, Limit, Outcomes
 
-__all__ = ["DAY", "KEY", "DrawnLimits", "ask", "engine_after", "engine_of", "timed_costs"]
+__all__ = [
+    "DAY",
+    "KEY",
+    "UNKNOWN",
+    "DrawnLimits",
+    "ask",
+    "engine_after",
+    "engine_of",
+    "timed_costs",
+]
 
 DAY = 86_400 * 10**9
 KEY = (0).to_bytes(8, "big") + b"key"
 """Key of the counter; its rule has the number 0."""
+UNKNOWN = (9).to_bytes(8, "big") + b"key"
+"""Key without a rule."""
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
 
 SMALL = st.integers(1, 8)

@@ -19,6 +19,7 @@ from ringfence.limiter.serialization import MAX_UNITS
 from tests.programs import require_compiled
 from tests.ringfence.limiter.drawn_limits import (
     KEY,
+    UNKNOWN,
     DrawnLimits,
     ask,
     engine_after,
@@ -26,7 +27,6 @@ from tests.ringfence.limiter.drawn_limits import (
     timed_costs,
 )
 
-UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
 drawn = DrawnLimits()

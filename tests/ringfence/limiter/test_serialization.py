@@ -19,6 +19,7 @@ from ringfence.limiter import (
 from ringfence.limiter.serialization import MAX_NUMBERS, MAX_UNITS, fitting, flatten_pairs, pairs_of
 from tests.ringfence.limiter.drawn_limits import (
     KEY,
+    UNKNOWN,
     DrawnLimits,
     ask,
     engine_after,
@@ -28,7 +29,6 @@ from tests.ringfence.limiter.drawn_limits import (
 
 SECOND = NS_PER_SECOND
 DAY_NS = 86_400 * SECOND
-UNKNOWN = (9).to_bytes(8, "big") + b"key"
 quick = settings(max_examples=60, deadline=None)
 
 drawn = DrawnLimits(soft=st.sampled_from([0, 0, 500]))

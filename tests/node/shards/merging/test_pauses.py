@@ -11,20 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashring import shard_of
-from ringfence.limiter import Algorithm, Limit
+from ringfence.limiter import Limit
 from ringfence.wire import CheckId, LeaseRequest, Op
-from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
+from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, limits_of
 
 S = 10**9
 SHARD = shard_of(KEY)
-LIMITS = [
-    Limit.of_ns(10_000, DAY, Algorithm.FIXED_WINDOW),
-    Limit.of_ns(10_000, DAY),
-    Limit.of_ns(10_000, DAY, slots=24),
-    Limit.of_ns(10_000, DAY, Algorithm.SLIDING_WINDOW_LOG),
-    Limit.of_ns(10_000, DAY, Algorithm.TOKEN_BUCKET),
-    Limit.of_ns(10_000, DAY, Algorithm.LEAKY_BUCKET),
-]
+LIMITS = limits_of(10_000)
 RESTING = 50
 """Units of the owner that no refund removes. A refund of more units than are counted has no exact
 result when two members apply it."""

@@ -16,7 +16,7 @@ from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_receiver import transfers_of
 from node.shards.transfers.shard_sender import ShardSender
-from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.rules import adhoc_rule
 from ringfence.wire import (
@@ -45,6 +45,18 @@ def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> 
 
 async def _reach(name: NodeId) -> None:
     """Reach every member at once."""
+
+
+def limits_of(amount: int) -> list[Limit]:
+    """Return one limit per day of each kind that counts units."""
+    return [
+        Limit.of_ns(amount, DAY, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(amount, DAY),
+        Limit.of_ns(amount, DAY, slots=24),
+        Limit.of_ns(amount, DAY, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(amount, DAY, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(amount, DAY, Algorithm.LEAKY_BUCKET),
+    ]
 
 
 class Host:
