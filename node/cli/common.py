@@ -39,6 +39,7 @@ __all__ = [
     "need_cluster",
     "parse_descriptors",
     "printable",
+    "reader_may_be_gone",
     "rule_place",
 ]
 
@@ -111,11 +112,9 @@ class Output:
         self._err = err
 
     def line(self, text: str) -> None:
-        """Print a line. If its reader has gone, the exit status of the command stays the same."""
-        try:
+        """Print a line, unless its reader has gone."""
+        with reader_may_be_gone():
             click.echo(text, self._out)
-        except BrokenPipeError:
-            drop_output()
 
     def error(self, text: str) -> None:
         """Print a line about a failure, on standard error."""
@@ -137,6 +136,15 @@ def as_json(value: object) -> None:
 
 def _json_line(value: object) -> str:
     return json.dumps(value, separators=(", ", ": "))
+
+
+@contextmanager
+def reader_may_be_gone() -> Iterator[None]:
+    """Drop the output if its reader has gone, so that the command ends with its usual status."""
+    try:
+        yield
+    except BrokenPipeError:
+        drop_output()
 
 
 def drop_output() -> None:

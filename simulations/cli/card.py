@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from node.cli.common import as_json, console, json_option
+from node.cli.common import as_json, console, json_option, reader_may_be_gone
 from ringfence.errors import ConfigError
 from simulations.reporting.card import Results, render_card
 from simulations.text_files import read_text
@@ -46,7 +46,14 @@ def card(results: tuple[Path, ...], output: Path | None, json_: bool) -> None:
         page.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ConfigError(f"cannot write the report card {page}: {error.strerror}") from error
-    if json_:
+    with reader_may_be_gone():
+        _show(found, date, page, is_json=json_)
+    if found.problems:
+        raise SystemExit(1)
+
+
+def _show(found: Results, date: str, page: Path, *, is_json: bool) -> None:
+    if is_json:
         as_json(
             {
                 "date": date,
@@ -60,5 +67,3 @@ def card(results: tuple[Path, ...], output: Path | None, json_: bool) -> None:
         for problem in found.problems:
             console().print(problem, style="red")
         console().print(f"report card: {page}")
-    if found.problems:
-        raise SystemExit(1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from node.cli.common import as_json, console
+from node.cli.common import as_json, console, reader_may_be_gone
 from simulations.cli.findings import finding_row, save_finding, show_finding
 from simulations.scenarios.scenario import Level
 from simulations.searching.guided import Guided, search_guided
@@ -51,7 +51,8 @@ def run_guided(
             for number, finding in enumerate(results, 1)
             if finding is not None
         ]
-    _show(found, findings, level, is_json=is_json)
+    with reader_may_be_gone():
+        _show(found, findings, level, is_json=is_json)
     if found.failed:
         raise SystemExit(1)
 

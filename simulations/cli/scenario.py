@@ -112,7 +112,9 @@ def _with_kept(scenario: Scenario, keep: str) -> Scenario:
     count = len(scenario.faults)
     words = [] if keep == "none" else keep.split(",")
     if not all(word.isascii() and word.isdigit() and int(word) < count for word in words):
+        example = ",".join([str(number) for number in range(count)[:2]])
+        numbers = f", or fault numbers below {count}, such as {example}" if count else ""
         raise ConfigError(
-            f"--keep must be fault numbers below {count}, such as 0,2, or none, got {keep!r}"
+            f"--keep must be none{numbers or ' for a scenario without faults'}, got {keep!r}"
         )
     return replace(scenario, faults=tuple(scenario.faults[int(word)] for word in words))

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.cli.common import as_json, console
+from node.cli.common import as_json, console, reader_may_be_gone
 from ringfence.errors import ConfigError
 from simulations.cli.stories import show_story
 from simulations.judging.judged import as_row
@@ -75,7 +75,8 @@ def run_and_show(
         if outcome.violations and nearby:
             outcome.nearby = _run_nearby(scenario, seed, nearby, is_quiet=is_json)
         _write(outcome, path)
-    _show(outcome, path, cpu_s, is_json)
+    with reader_may_be_gone():
+        _show(outcome, path, cpu_s, is_json)
     if outcome.violations:
         raise SystemExit(1)
 

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from node.cli.common import as_json, console, json_option
+from node.cli.common import as_json, console, json_option, reader_may_be_gone
 from ringfence.errors import ConfigError
 from simulations.cli.findings import finding_row, save_finding, show_finding
 from simulations.cli.guided import run_guided
@@ -131,7 +131,8 @@ def swarm(
     pairs = batch.missing_pairs if name == DRAWN else []
     needs_marks = marks if marks is not None else name == DRAWN and seeds >= _MARKS_FROM
     missing = batch.missing if needs_marks else []
-    _show(batch, findings, missing, pairs, json_)
+    with reader_may_be_gone():
+        _show(batch, findings, missing, pairs, json_)
     if batch.failed or batch.differed or missing or (is_large and pairs):
         raise SystemExit(1)
 

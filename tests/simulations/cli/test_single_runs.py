@@ -7,7 +7,7 @@ import pytest
 
 from simulations.scenarios.catalog import SCENARIOS
 from tests.invocation import Run
-from tests.simulations.cli.scenarios import AT_CORE, SHORT
+from tests.simulations.cli.scenarios import AT_CORE, SHORT, without_reader
 
 # List of scenarios
 
@@ -141,6 +141,15 @@ def test_a_run_that_violates_an_invariant_names_it_and_fails(run: Run, small_can
     [row] = ran.rows
     assert "over_admission" in {each["property"] for each in row["violations"]}
     assert all(each["text"] and each["at_s"] >= 0 for each in row["violations"])
+
+
+def test_a_violation_is_status_1_without_a_reader(
+    run: Run, small_canary: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.cli.single_runs._show", without_reader)
+    monkeypatch.setattr("node.cli.common.drop_output", lambda: None)
+
+    assert run("canary", "--no-report").status == 1
 
 
 def test_text_output_shows_a_violated_invariant_with_its_time(run: Run, small_canary: None) -> None:

@@ -19,6 +19,7 @@ from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault
 from simulations.swarm import pool
 from tests.invocation import Run
+from tests.simulations.cli.scenarios import without_reader
 
 
 @pytest.fixture
@@ -137,6 +138,16 @@ def test_a_swarm_without_runs_for_shrinking_writes_no_case(
     assert ran.status == 1
     assert "seed 21: " in ran.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_violation_in_a_swarm_is_status_1_without_a_reader(
+    run: Run, in_process: None, small_canary: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.cli.swarm._show", without_reader)
+    monkeypatch.setattr("node.cli.common.drop_output", lambda: None)
+    words = ("--seeds", "1", "--from", "20", "--scenario", "canary", "--shrink-runs", "0")
+
+    assert run("swarm", *words).status == 1
 
 
 def test_a_guided_swarm_compares_itself_with_plain_drawing(
