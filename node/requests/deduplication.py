@@ -152,10 +152,12 @@ class DecidedChecks:
         *,
         is_refund: bool = False,
         is_reset: bool = False,
+        replica_age_ns: int = 0,
     ) -> None:
         """Store the outcome of a check that was decided at `now`.
 
-        The cost of a refund is the units that it removed, see `AppliedRefunds`.
+        The cost of a refund is the units that it removed, see `AppliedRefunds`. For
+        `replica_age_ns` see `DecidedCheck`.
         """
         session, seq, place = id
         if not seq:
@@ -164,7 +166,7 @@ class DecidedChecks:
         if place in rows:
             self._forget(rows.pop(place)[0])
         rows[place] = self._by_shard.setdefault(shard_of(key), {})[id] = (
-            DecidedCheck(id, key, cost, 0, row, is_refund, is_reset),
+            DecidedCheck(id, key, cost, 0, row, is_refund, is_reset, replica_age_ns),
             now,
         )
         self._size += 1
@@ -322,6 +324,7 @@ class DecidedChecks:
             *(check.id, check.key, check.cost, check.row, now - check.age_ns),
             is_refund=check.is_refund,
             is_reset=check.is_reset,
+            replica_age_ns=check.replica_age_ns,
         )
 
     def _was_forwarded(self, id_: CheckId) -> bool:

@@ -348,11 +348,14 @@ class RequestHandler:
             key = batch.keys[row]
             # The owner must still apply a reset without its counters. Like a refund that removed
             # nothing, such a reset is not sent to the owner.
-            is_blind = is_reset and self._ownership.is_blind(shard_of(key))
+            shard = shard_of(key)
+            is_blind = is_reset and self._ownership.is_blind(shard)
+            cover = self._ownership.covers.get(shard) if is_reset else None
             self._decided_checks.remember(
                 *(id_, key, costs[row], results.row(row), now),
                 is_refund=is_refund or is_blind,
                 is_reset=is_reset and not is_blind,
+                replica_age_ns=cover.replica_age_ns(now) if cover is not None else 0,
             )
 
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:

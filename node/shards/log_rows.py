@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from node.shards.fallback_log import FallbackLog
 from ringfence.limiter import Algorithm, Engine, Snapshot
-from ringfence.wire import SLOT_ID, DecidedCheck
+from ringfence.wire import SLOT_ID, CheckId, DecidedCheck
 
 __all__ = [
+    "LiftedUnits",
     "add_logs",
-    "lifted_units",
     "log_rows",
     "logged_counts",
     "refunded_units",
@@ -128,29 +128,60 @@ def without_refunds(
     return left
 
 
-def lifted_units(decided: Sequence[DecidedCheck]) -> dict[bytes, float]:
-    """Return the most units of each key that refunds and resets among decided checks have
-    removed."""
-    units: dict[bytes, float] = {}
-    for check in decided:
-        if check.is_refund or check.is_reset:
-            removed = inf if check.is_reset else check.cost
-            units[check.key] = units.get(check.key, 0) + removed
-    return units
+class LiftedUnits:
+    """Units of checks that refunds and resets have removed from the log of one member, although
+    another member has also charged the checks."""
+
+    def __init__(self, decided: Sequence[DecidedCheck], ages_ns: Mapping[CheckId, int]) -> None:
+        """`decided` are the checks, refunds and resets of the member with the log, the newest one
+        last. `ages_ns` has the ages in ns of the charges at the other member at the same instant.
+        """
+        self._ages_ns = ages_ns
+        self._units: dict[bytes, float] = {}
+        self._reset: dict[CheckId, DecidedCheck] = {}
+        """Checks before the last reset of their key, with this reset."""
+        before: dict[bytes, list[CheckId]] = {}
+        for check in decided:
+            if check.is_refund or check.is_reset:
+                removed = inf if check.is_reset else check.cost
+                self._units[check.key] = self._units.get(check.key, 0) + removed
+            if check.is_reset:
+                self._reset |= dict.fromkeys(before.get(check.key, ()), check)
+            else:
+                before.setdefault(check.key, []).append(check.id)
+
+    def in_log(self, check: DecidedCheck) -> bool:
+        """Return whether the log can have units of a check: its key was not reset later."""
+        return check.id not in self._reset
+
+    def take(self, check: DecidedCheck, units: int) -> int:
+        """Return how many of the `units` of a check that the log lacks must be removed from the
+        charge at the other member.
+
+        None if the reset has removed that charge, too, because the member had a replica of it.
+        """
+        reset = self._reset.get(check.id)
+        if reset is not None and reset.replica_age_ns:
+            replicated_ns = reset.age_ns + reset.replica_age_ns
+            if self._ages_ns.get(check.id, 0) > replicated_ns:
+                return 0
+        lost = int(min(units, self._units.get(check.key, 0)))
+        if lost:
+            self._units[check.key] -= lost
+        return lost
 
 
 def without_checks(
     keys: Sequence[bytes],
     rows: Sequence[Sequence[int]],
     checks: Sequence[DecidedCheck],
-    lifted: Mapping[bytes, float],
+    lifted: LiftedUnits,
 ) -> tuple[list[list[int]], list[DecidedCheck]]:
     """Subtract the units of checks that both members admitted from the fallback log of the other
     member.
 
-    `lifted` has the units of `lifted_units` at this member. Also returns checks that the member has
-    refunded, so that the log lacks their units. The cost of such a check is the number of units
-    that must be removed from the other charge of the check.
+    Also returns checks that the member has refunded, so that the log lacks their units. The cost of
+    such a check is the number of units that must be removed from the other charge of the check.
     """
     return _subtract_checks(keys, rows, checks, {}, lifted)
 
@@ -159,7 +190,7 @@ def without_logged_checks(
     counts: Snapshot,
     rows: Sequence[Sequence[int]],
     checks: Sequence[DecidedCheck],
-    lifted: Mapping[bytes, float],
+    lifted: LiftedUnits,
 ) -> tuple[list[list[int]], list[DecidedCheck]]:
     """Subtract checks as `without_checks`, but leave units of other times in the log.
 
@@ -181,15 +212,14 @@ def _subtract_checks(
     rows: Sequence[Sequence[int]],
     checks: Sequence[DecidedCheck],
     near_ns: Mapping[bytes, int],
-    lifted: Mapping[bytes, float],
+    lifted: LiftedUnits,
 ) -> tuple[list[list[int]], list[DecidedCheck]]:
     """Subtract the units of checks from a fallback log; also return the checks that it lacks.
 
     `near_ns` has the largest difference between the ages of a check and of its units, by key. All
     units of other keys are near. The cost of a returned check is the number of units that are not
-    near and were left, or that the log lacks because they were `lifted`.
+    near and were left, or that the log lacks, see `LiftedUnits`.
     """
-    lifted = dict(lifted)
     by_key = {key: _split_row(row) for key, row in zip(keys, rows, strict=True)}
     unlogged: list[DecidedCheck] = []
     for check in checks:
@@ -198,12 +228,12 @@ def _subtract_checks(
         if slot and slot in slots:
             slots.remove(slot)
         most_ns = inf if slot else near_ns.get(check.key, inf)  # A renewed slot has a new age.
-        far, missing = _take_units(units, check.age_ns, check.cost, most_ns)
-        lost = min(missing, lifted.get(check.key, 0))
-        if lost:
-            lifted[check.key] -= lost
+        far, missing = 0, check.cost
+        if lifted.in_log(check):
+            far, missing = _take_units(units, check.age_ns, check.cost, most_ns)
+        lost = lifted.take(check, missing)
         if far + lost:
-            unlogged.append(replace(check, cost=far + int(lost)))
+            unlogged.append(replace(check, cost=far + lost))
     left = [
         _split_row(units)[0] + [number for slot in slots for number in (slot, 0)]
         for units, slots in map(by_key.__getitem__, keys)

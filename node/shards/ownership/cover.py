@@ -36,6 +36,8 @@ class Cover(Struct):
     """Instant in ns from which on this node owns the shard; None before."""
     log: FallbackLog = field(default_factory=FallbackLog)
     """Units admitted in the owner's place."""
+    replicated_until: int = 0
+    """Instant in ns of the owner's newest replicated counter; 0 if it is unknown."""
     arrived_at: int = 0
     """Instant in ns at which the shard arrived; 0 when it was taken over."""
     is_owner_restarted: bool = False
@@ -74,6 +76,10 @@ class Cover(Struct):
     def kept_until(self) -> int:
         """Instant in ns until which the log is needed, for a shard that this node owns now."""
         return (self.ended_at or 0) + _ENDED_KEPT_NS
+
+    def replica_age_ns(self, now: int) -> int:
+        """Return the age of the owner's newest replicated counter; 0 if it is unknown."""
+        return max(1, now - self.replicated_until) if self.replicated_until else 0
 
     def add_unsent(self, key: bytes, has_counter: Callable[[bytes], bool]) -> None:
         """Record a changed key that is not replicated to the owner; forget keys whose counters have

@@ -1,6 +1,6 @@
 """Checks that two members have both charged, because a client asked a second member."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -8,10 +8,10 @@ from hashring import shard_of
 from node.requests.deduplication import DecidedChecks
 from node.shards.applied_refunds import AppliedRefunds
 from node.shards.counter_merge import CounterMerge
-from node.shards.log_rows import lifted_units, without_logged_checks, without_refunds
+from node.shards.log_rows import LiftedUnits, without_logged_checks, without_refunds
 from node.shards.ownership.cover import Cover
 from ringfence.limiter import Snapshot
-from ringfence.wire import SLOT_ID, DecidedCheck
+from ringfence.wire import SLOT_ID, CheckId, DecidedCheck
 
 __all__ = ["DuplicateChecks"]
 
@@ -71,35 +71,39 @@ class DuplicateChecks:
                 since = cover.since
                 theirs_first = [each for each in theirs_first if now - each.age_ns >= since]
         if ours_first:
-            logs, refunded = without_logged_checks(counts, logs, ours_first, lifted_units(decided))
+            ages_ns = {each.id: self._charged_here(each, now).age_ns for each in ours_first}
+            lifted = LiftedUnits(decided, ages_ns)
+            logs, refunded = without_logged_checks(counts, logs, ours_first, lifted)
             theirs_first += [self._charged_here(each, now) for each in refunded]
         if refunds:  # First, because they may have removed the charges that are removed below.
             self._refunds.undo(refunds, counts, now)
         if theirs_first:
             self._merge.refund(theirs_first, now)
         if cover is not None:
-            self._take_back(cover, [each for each in theirs_first if not each.row[SLOT_ID]], now)
+            plain = [each for each in theirs_first if not each.row[SLOT_ID]]
+            self._take_back(cover, plain, {each.id: each.age_ns for each in decided}, now)
         return logs
 
-    def _take_back(self, cover: Cover, checks: Sequence[DecidedCheck], now: int) -> None:
+    def _take_back(
+        self,
+        cover: Cover,
+        checks: Sequence[DecidedCheck],
+        ages_ns: Mapping[CheckId, int],
+        now: int,
+    ) -> None:
         """Remove the units of checks of one shard from the log of this node.
 
         If this node has refunded them, the log lacks them. Then they are removed from the units of
-        the other member.
+        the other member, see `LiftedUnits`. `ages_ns` has the ages of its charges.
         """
-        lacking = [
-            (check, missing)
-            for check in checks
-            if (missing := check.cost - cover.log.take_back(check.key, check.cost))
-        ]
-        if not lacking:
+        if not checks:
             return
-        shard = shard_of(lacking[0][0].key)
-        lifted = lifted_units(self._checks.of_shard(shard, cover.since, now))
-        for check, missing in lacking:
-            units = int(min(missing, lifted.get(check.key, 0)))
+        shard = shard_of(checks[0].key)
+        lifted = LiftedUnits(self._checks.of_shard(shard, cover.since, now), ages_ns)
+        for check in checks:
+            logged = check.cost if lifted.in_log(check) else 0
+            units = lifted.take(check, check.cost - cover.log.take_back(check.key, logged))
             if units:
-                lifted[check.key] -= units
                 self._refunds.add_refunded(cover.log, check.key, units, now - check.age_ns)
 
     def _charged_here(self, check: DecidedCheck, now: int) -> DecidedCheck:

@@ -160,6 +160,7 @@ class ShardOwnership:
         whose, then = self._left.owners_of_replica(base_of, owner, self._me)
         copies = [(min(at, now), counts) for at, counts in replica]
         cover = Cover(whose, now, base_of=base_of, next_owner=then)
+        cover.replicated_until = max([at for at, _ in copies], default=0)
         event = Event.TAKE_OVER
         if not any([counts.keys for _, counts in copies]):
             event = Event.TAKE_OVER_BLIND
@@ -430,7 +431,7 @@ class ShardOwnership:
                 continue
             if cover.mark in origins[min(at, len(origins) - 1)]:
                 continue
-            cover.copied_at, cover.base_of = now, sender
+            cover.copied_at, cover.replicated_until, cover.base_of = now, now, sender
             if counts.states[at]:
                 append_row(theirs.setdefault(shard, Snapshot([], [], [], [], [])), counts, at)
                 self.origins.add(shard, origins[min(at, len(origins) - 1)])

@@ -7,7 +7,7 @@ from node.context.round_timer import NEVER
 from node.requests.deduplication import DecidedChecks
 from node.shards.counter_merge import CounterMerge
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, lifted_units, unknown_period_ns, without_checks
+from node.shards.log_rows import LiftedUnits, add_logs, unknown_period_ns, without_checks
 from node.shards.ownership.origins import are_all_known
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, OutgoingTransfers
 from ringfence.limiter import CHARGED_CODES, Snapshot
@@ -94,7 +94,7 @@ class CrossedTransfers:
         both have applied are undone in the units of the transfer.
         """
         copies = [part.counts.unpack() for part in transfer.parts]
-        log = _log_without(transfer, copies, decided)
+        log = _log_without(transfer, copies, decided, now)
         for counts in copies:
             self._merge.charge_log(log, counts.keys, counts, transfer.at, now)
         unused = {*log.keys}.difference(*[counts.keys for counts in copies])
@@ -125,12 +125,16 @@ class CrossedTransfers:
 
 
 def _log_without(
-    transfer: OutgoingTransfer, copies: Sequence[Snapshot], decided: Sequence[DecidedCheck]
+    transfer: OutgoingTransfer,
+    copies: Sequence[Snapshot],
+    decided: Sequence[DecidedCheck],
+    now: int,
 ) -> FallbackLog:
     """Return the log of a transfer without the effect of checks, refunds and resets that the owner
     has applied, too.
 
-    `copies` are the counters of the transfer, and `decided` has the checks of the owner.
+    `copies` are the counters of the transfer, and `decided` has the checks of the owner
+    with their ages at `now`.
     """
     log, at = FallbackLog(), transfer.at
     sent = [check for part in transfer.parts for check in part.decided]  # Of any part's keys.
@@ -150,7 +154,8 @@ def _log_without(
     checks = [check for check in both if not (check.is_refund or check.is_reset)]
     keys = [key for counts in copies for key in counts.keys]
     logged = [row for part in transfer.parts for row in part.fallback_counts]
-    rows, unlogged = without_checks(keys, logged, checks, lifted_units(sent))
+    lifted = LiftedUnits(sent, {check.id: check.age_ns - (now - at) for check in decided})
+    rows, unlogged = without_checks(keys, logged, checks, lifted)
     periods_ns: dict[bytes, int] = {}
     for counts in copies:
         count = len(counts.keys)

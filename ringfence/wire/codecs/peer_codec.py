@@ -220,10 +220,12 @@ def _write_decided(check: DecidedCheck) -> list[object]:
     A receiver of an older release ignores a refund or a reset, because these codes mean that
     nothing was charged.
     """
-    code, limit, *others = check.row
+    code, limit, remaining, retry, *others = check.row
     if check.is_refund or check.is_reset:
         code, limit = _REFUND_MARK if check.is_refund else _RESET_MARK
-    numbers = [int(number) for number in (code, limit, *others)]
+    if check.is_reset:  # A reset never asks for a retry.
+        retry = check.replica_age_ns
+    numbers = [int(number) for number in (code, limit, remaining, retry, *others)]
     return [*check.id, check.key, check.cost, check.age_ns, numbers]
 
 
@@ -253,10 +255,11 @@ def _read_decided(wire: object) -> DecidedCheck:
         integer(age_ns, "Pulled.decided"),
         (
             *(Code.ALLOWED if is_refund or is_reset else code, limit, remaining),
-            *(retry, reset, delay, slot_id, source),
+            *(0 if is_reset else retry, reset, delay, slot_id, source),
         ),
         is_refund,
         is_reset,
+        retry if is_reset else 0,
     )
 
 

@@ -23,6 +23,9 @@ class DecidedCheck(Struct, frozen=True):
     """Result of the check, which also answers repetitions of the check."""
     is_refund: bool = False
     is_reset: bool = False
+    replica_age_ns: int = 0
+    """For a reset in place of the owner, the age of the owner's newest replicated counter at the
+    time of the reset; 0 if it is unknown."""
 
 
 class Request(Struct):

@@ -1,13 +1,12 @@
 """Fallback log: hits that a node admitted for an unreachable owner."""
 
-from math import inf
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.shards.fallback_log import FallbackLog
 from node.shards.log_rows import (
+    LiftedUnits,
     add_logs,
     log_rows,
     without_checks,
@@ -185,6 +184,10 @@ def test_units_that_the_receiver_has_are_subtracted_from_a_row_the_oldest_first(
     assert without_units(keys, rows, {b"k": 99, b"s": 1}) == [[], [7, 0]]
 
 
+NOTHING = LiftedUnits([], {})
+OUTCOME = (0, 0, 0, 0, 0, 0, 0, 0)
+
+
 def decided(key: bytes, cost: int, age_ns: int, slot: int = 0) -> DecidedCheck:
     return DecidedCheck((1, 1, 0), key, cost, age_ns, (0, 0, 0, 0, 0, 0, slot, 0))
 
@@ -193,15 +196,18 @@ def test_checks_that_both_members_admitted_are_subtracted_from_a_row() -> None:
     keys, rows = [b"k", b"s"], [[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]]
     checks = [decided(b"k", 3, 21), decided(b"s", 1, 5, slot=8), decided(b"unknown", 1, 5)]
 
-    assert without_checks(keys, rows, checks, {}) == ([[30, 2, 10, 4], [7, 0]], [])
-    assert without_checks(keys, rows, [], {}) == ([[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]], [])
+    assert without_checks(keys, rows, checks, NOTHING) == ([[30, 2, 10, 4], [7, 0]], [])
+    assert without_checks(keys, rows, [], NOTHING) == ([[30, 3, 20, 2, 10, 4], [7, 0, 8, 0]], [])
 
 
 def test_units_of_checks_that_refunds_removed_from_a_row_are_returned() -> None:
     keys, rows = [b"k"], [[20, 2]]
     checks = [decided(b"k", 5, 21), decided(b"k", 4, 9), decided(b"e", 7, 9), decided(b"n", 1, 9)]
 
-    rest, unlogged = without_checks(keys, rows, checks, {b"k": 5, b"e": inf})
+    refund = DecidedCheck((1, 2, 0), b"k", 5, 3, OUTCOME, is_refund=True)
+    reset = DecidedCheck((1, 3, 0), b"e", 0, 3, OUTCOME, is_reset=True)
+
+    rest, unlogged = without_checks(keys, rows, checks, LiftedUnits([refund, reset], {}))
 
     assert rest == [[]]
     assert [(each.key, each.cost) for each in unlogged] == [(b"k", 3), (b"k", 2), (b"e", 7)]
@@ -225,7 +231,7 @@ def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time(
         *(decided(b"e", 1, 5), decided(b"unknown", 1, 5)),
     ]
 
-    rest, unlogged = without_logged_checks(counts, rows, checks, {})
+    rest, unlogged = without_logged_checks(counts, rows, checks, NOTHING)
 
     assert rest == [[30 * S, 2], [], []]
     assert [(each.key, each.cost, each.age_ns) for each in unlogged] == [

@@ -202,6 +202,36 @@ def test_a_reset_by_the_standby_removes_checks_that_the_owner_has_decided_too(
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
+@pytest.mark.parametrize("way", ["resume", "pull", "cross"])
+@pytest.mark.parametrize("is_replicated", [False, True])
+@pytest.mark.parametrize("later", [0, 5])
+def test_a_reset_by_the_standby_removes_a_check_once_that_the_owner_had_decided_before(
+    limit: Limit, way: str, is_replicated: bool, later: int
+) -> None:
+    owner, standby = Host("b", limit), Host("a", limit)
+    owner.start(100)
+    owner.copy_to(standby)
+    owner.now = standby.now = NOW + S
+    owner.spend(39, check_id=(9, 1, 0))
+    owner.now = standby.now = NOW + 2 * S
+    if is_replicated:
+        owner.copy_to(standby)
+    owner.now = standby.now = NOW + 3 * S
+    standby.cover("b")
+    standby.spend(39, check_id=(9, 1, 0))
+    reset(standby, seq=2)
+    standby.spend(later)
+    owner.spend(50)
+
+    if way == "cross":
+        owner.ask(standby)
+    receiver, sender = (owner, standby) if way == "resume" else (standby, owner)
+    receiver.pull(sender)
+
+    assert receiver.used == 50 + later
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:
     owner, standby = reset_by_both(limit, refunded)

@@ -8,7 +8,7 @@ from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.deduplication import DecidedChecks
 from node.shards.fallback_log import FallbackLog
-from node.shards.log_rows import add_logs, log_rows, without_checks
+from node.shards.log_rows import LiftedUnits, add_logs, log_rows, without_checks
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.unacknowledged_transfers import NOTHING
@@ -398,7 +398,7 @@ def test_checks_of_both_members_leave_the_other_members_row() -> None:
     counts = Snapshot([KEY], [[8, PERIOD, 1, 9, PERIOD, 1]], [LIMIT], [0], [])
     check = DecidedCheck((1, 5, 0), KEY, 1, 0, (0, 4, 3, 0, 0, 0, 9, 1))
 
-    rows, _ = without_checks([KEY], log_rows(log, counts, NOW), [check], {})
+    rows, _ = without_checks([KEY], log_rows(log, counts, NOW), [check], LiftedUnits([], {}))
 
     assert rows == [[0, 1, 8, 0]]
 

@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from node.metrics.detailed import Metrics
 from node.requests.request_parts import Part
-from ringfence.limiter import Code
+from ringfence.limiter import Code, Limit, Snapshot
 from ringfence.rules import RuleSet
 from ringfence.wire import Op, Request, Results, Source
 from tests.node.requests.handling.handling_host import (
@@ -82,6 +82,18 @@ async def test_a_reset_moves_with_its_shard_unless_the_owner_must_still_apply_it
     assert [(check.id, check.cost, check.is_reset) for check in moved] == (
         [] if is_blind else [((1, 1, 0), 0, True)]
     )
+
+
+async def test_a_reset_by_a_standby_has_the_age_of_the_owners_replica(host: HandlingHost) -> None:
+    [shard] = host.shards(THEIRS)
+    replica = Snapshot([THEIRS], [[3, 0]], [Limit.of_ns(5, 60 * 10**9)], [0], [])
+    host.ownership.take_over(shard, B, [(NOW - 80, replica)], NOW, ())
+    host.clock.time = NOW + 20
+    now(host, host.request(THEIRS, op=Op.RESET, costs=[0], ids=[(1, 1, 0)], as_standby=True))
+
+    [reset] = host.decided_checks.of_shard(shard, 0, host.clock.time)
+
+    assert (reset.is_reset, reset.replica_age_ns) == (True, 100)
 
 
 async def test_a_request_without_identities_is_counted_again(host: HandlingHost) -> None:

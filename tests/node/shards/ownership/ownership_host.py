@@ -166,7 +166,11 @@ class Host:
             return Results(outcomes, [Source.OWNER])
 
         row = self.ownership.refunds.reset([KEY], count, self.now).row(0)
-        self.checks.remember(check_id, KEY, 0, row, self.now, is_reset=True)
+        cover = self.ownership.covers.get(shard_of(KEY))
+        replica_age_ns = cover.replica_age_ns(self.now) if cover is not None else 0
+        self.checks.remember(
+            *(check_id, KEY, 0, row, self.now), is_reset=True, replica_age_ns=replica_age_ns
+        )
 
     def cover(self, owner: str, *silent: str, at: int | None = None) -> None:
         at = self.now if at is None else at

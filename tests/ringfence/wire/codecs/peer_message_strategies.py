@@ -90,7 +90,18 @@ refunds = st.builds(
     st.tuples(st.just(Code.ALLOWED), st.just(0), *[u64] * 5, st.integers(0, len(Source) - 1)),
     st.just(True),
 )
-resets = refunds.map(lambda each: replace(each, cost=0, is_refund=False, is_reset=True))
+resets = st.builds(
+    lambda each, age_ns: replace(
+        each,
+        cost=0,
+        row=(*each.row[:3], 0, *each.row[4:]),
+        is_refund=False,
+        is_reset=True,
+        replica_age_ns=age_ns,
+    ),
+    refunds,
+    u64,
+)
 decided_checks = st.lists(plain_checks | refunds | resets, max_size=3)
 
 

@@ -376,5 +376,9 @@ def test_a_decided_check_that_cannot_be_one_is_a_refund_or_a_reset(
     [check] = message.decided
     assert (check.id, check.key, check.cost, check.age_ns) == ((1, 2, 3), KEY, cost, 9)
     assert (check.is_refund, check.is_reset) == (kind == "refund", kind == "reset")
-    assert check.row == (code if kind == "check" else Code.ALLOWED, *numbers[1:])
+    _, limit, remaining, retry_ns, *others = numbers
+    retry_ns, replica_age_ns = (0, retry_ns) if kind == "reset" else (retry_ns, 0)
+    expected = code if kind == "check" else Code.ALLOWED
+    assert check.row == (expected, limit, remaining, retry_ns, *others)
+    assert check.replica_age_ns == replica_age_ns
     assert decode(encode(message)) == message
