@@ -158,7 +158,7 @@ class LiftedUnits:
         """Return how many of the `units` of a check that the log lacks must be removed from the
         charge at the other member.
 
-        None if the reset has removed that charge, too, because the member had a replica of it.
+        The result is 0 if the reset has removed that charge, too, because it was replicated before.
         """
         reset = self._reset.get(check.id)
         if reset is not None and reset.replica_age_ns:
