@@ -69,10 +69,11 @@ class ShardPlacement:
         return all(pick(keys, self._held))
 
     def may_lend(self, key: bytes) -> bool:
-        """Whether this node owns a key, instead of holding its shard in place of another owner."""
+        """Whether this node owns a key by the ring, and no other reachable member may have its
+        counter."""
         shard = shard_of(key)
-        ownership = self._ownership
-        is_whole = bool(ownership.held[shard]) and ownership.covers.get(shard) is None
+        cover = self._ownership.covers.get(shard)
+        is_whole = bool(self._ownership.held[shard]) and (cover is None or not cover.to_ask)
         return is_whole and self.is_ours(shard)
 
     def missing(self, batch: Batch) -> list[int]:

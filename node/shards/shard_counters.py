@@ -87,6 +87,7 @@ def build_shard_counters(
         on_transition=on_transition,
         first_id=first_id,
     )
+    lender.on_counted = ownership.log_units
     sender = ShardSender(
         ownership, engine, counters, first_transfer=first_id, least_parts=least_parts, lender=lender
     )

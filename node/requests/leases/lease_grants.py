@@ -62,6 +62,10 @@ def _itself(client: object) -> object:
 class Lender(Generic[ClientT]):
     """Leases that one node has granted. `recall(client, keys)` requests the unspent units."""
 
+    on_counted: Callable[[bytes, int, int], None] | None = None
+    """Called with a key, the units that its counter charged, or refunded if they are negative, and
+    the instant of their charge."""
+
     def __init__(
         self,
         engine: Engine,
@@ -320,6 +324,8 @@ class Lender(Generic[ClientT]):
 
     def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
+        if self.on_counted is not None:
+            self.on_counted(lease.key, units, now - age_ns)
         if self._on_settled is not None:
             self._on_settled(lease.client, lease.key, units)
 
@@ -345,7 +351,11 @@ class Lender(Generic[ClientT]):
             units = self._on_returned(lease.client, lease.key, units)
         if units:
             age_ns = max(0, self._elapsed(now) - lease.until)
+            before = self._engine.used(lease.key, now)
             self._engine.refund([lease.key], [units], [age_ns], (), (), (), now)
+            if self.on_counted is not None:
+                left = self._engine.used(lease.key, now)
+                self.on_counted(lease.key, min(0, left - before), now - age_ns)
             if self._on_changed is not None:
                 self._on_changed(lease.key)
 

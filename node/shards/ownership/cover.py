@@ -155,14 +155,25 @@ class Cover(Struct):
                     self.sent_log.remove_slots(key, [slot])
                 else:
                     removed = outcomes.slot_ids[at]  # Other units of the refund do not count.
-                    refunded = removed - log.take_back(key, min(cost, removed))
-                    if refunded > 0:
-                        age_ns = batch.ages_ns[at] if batch.ages_ns else 0
-                        period_ns = period_of_row(batch, at, period_of)
-                        log.add_refunded(key, refunded, period_ns, now - age_ns)
+                    age_ns = batch.ages_ns[at] if batch.ages_ns else 0
+                    period_ns = period_of_row(batch, at, period_of)
+                    self._log_refund(key, cost, removed, period_ns, now - age_ns)
             case Op.RESET:
                 log.forget(key)
                 self.sent_log.forget(key)
+
+    def _log_refund(self, key: bytes, cost: int, removed: int, period_ns: int, at: int) -> None:
+        """Log that a refund of `cost` units, which were charged at `at`, has `removed` units."""
+        refunded = removed - self.log.take_back(key, min(cost, removed))
+        if refunded > 0:
+            self.log.add_refunded(key, refunded, period_ns, at)
+
+    def log_units(self, key: bytes, units: int, period_ns: int, at: int) -> None:
+        """Log units that were charged at `at`, or were refunded if they are negative."""
+        if units > 0:
+            self.log.add(key, units, period_ns, at)
+        else:
+            self._log_refund(key, -units, -units, period_ns, at)
 
     def is_owner_counting(self, now: int) -> bool:
         """Return whether the owner of the shard also holds it at the same time.

@@ -100,6 +100,10 @@ class ShardOwnership:
         if self._covers or self._states.ended:
             self._states.log(batch, outcomes, self._period_of, now)
 
+    def log_units(self, key: bytes, units: int, at: int) -> None:
+        """See `ShardStates.log_units`."""
+        self._states.log_units(key, units, self._period_of(key), at)
+
     # -- queries -------------------------------------------------------------------------------
 
     @property

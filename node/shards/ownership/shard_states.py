@@ -219,6 +219,13 @@ class ShardStates:
                 cover.log_row(batch, outcomes, at, period_of, now)
                 cover.log.prune(self._engine.has, now)
 
+    def log_units(self, key: bytes, units: int, period_ns: int, at: int) -> None:
+        """Log units of a lease that were charged at the instant `at`, or were refunded if they are
+        negative."""
+        cover = self.log_of(shard_of(key))
+        if cover is not None:
+            cover.log_units(key, units, period_ns, at)
+
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which
         then charges what it admitted."""

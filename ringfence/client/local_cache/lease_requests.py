@@ -16,6 +16,10 @@ _FINAL_TIMEOUT = 0.5
 """Seconds to wait for the owners' answers when all leases are returned."""
 
 
+def _name_of(node: object) -> object:
+    return node.name if isinstance(node, Link) else node
+
+
 class LeaseRequests:
     """Sender of the lease requests that `Leases` creates."""
 
@@ -26,7 +30,7 @@ class LeaseRequests:
         on_spent: Callable[[bytes, int], None],
     ) -> None:
         """`on_spent` receives the number of checks of a key that were decided by leases."""
-        self.leases = Leases(self._send, on_spent)
+        self.leases = Leases(self._send, on_spent, self._owner_of, _name_of)
         self._transport = transport
         self._routes = routes
         self._timer: Timer | None = None
@@ -70,6 +74,10 @@ class LeaseRequests:
 
         self._unanswered += 1
         link.call(make, on_reply)
+
+    def _owner_of(self, key: bytes) -> NodeId | None:
+        routes = self._routes()
+        return None if routes is None else routes.owner(key)
 
     def _link_for(self, ask: LeaseAsk) -> Link | None:
         link: object = ask.node

@@ -114,6 +114,15 @@ def _ignore_spent(key: bytes, checks: int) -> None:
     """Do nothing with the number of checks that a lease has decided."""
 
 
+def _is_unknown(key: bytes) -> Hashable | None:
+    """Return no owner of a key: then any node may be the owner."""
+    return None
+
+
+def _itself(node: Hashable) -> Hashable:
+    return node
+
+
 class Leases:
     """All leases of this process; `on_answer` receives the answers to lease requests."""
 
@@ -121,10 +130,14 @@ class Leases:
         self,
         send: Callable[[LeaseAsk], None],
         on_spent: Callable[[bytes, int], None] = _ignore_spent,
+        owner_of: Callable[[bytes], Hashable | None] = _is_unknown,
+        name_of: Callable[[Hashable], Hashable] = _itself,
     ) -> None:
         """`on_spent` receives the number of checks of a key when a lease ends, and at each
-        `report`."""
+        `report`. `owner_of` returns the name of the owner of a key, and `name_of` the name of a
+        node, which stays the same when the link to it is replaced."""
         self._send = send
+        self._owner_of, self._name_of = owner_of, name_of
         self._on_spent = on_spent
         self._current: dict[bytes, Lease] = {}
         self._next: dict[bytes, Lease] = {}
@@ -253,7 +266,7 @@ class Leases:
             elif now >= each.retry_at:
                 each.retry_at, each.pause = now + each.pause, min(2 * each.pause, _LONGEST_RETRY)
                 each.sent_at = now
-                if UNKNOWN_LEASE not in each.spent or not self._holds(each.key):
+                if UNKNOWN_LEASE not in each.spent or not self._may_hold(each):
                     numbers, spent = tuple(each.spent), tuple(each.spent.values())
                     self._send(LeaseAsk(each.key, 0, numbers, spent, each.node))
 
@@ -382,17 +395,22 @@ class Leases:
             if UNKNOWN_LEASE in each.spent:
                 self._on_reported(*place, [UNKNOWN_LEASE])
 
-    def _holds(self, key: bytes) -> bool:
-        return key in self._current or key in self._next or key in self._requested
+    def _may_hold(self, report: _Unreported) -> bool:
+        """Return whether this process may hold a lease from the node of a report."""
+        held = [self._current.get(report.key), self._next.get(report.key)]
+        names = [self._name_of(lease.node) for lease in held if lease is not None]
+        return report.key in self._requested or self._name_of(report.node) in names
 
     def _has_unknown_lease(self, key: bytes, now: float) -> bool:
-        """Return whether a node may have granted a lease of a key without our knowledge.
+        """Return whether the owner of a key may have granted a lease of it without our knowledge.
 
         Until it has answered the report of this lease, no other one is requested: it would take it
-        for the unknown one. If the node does not answer for a time, the report is dropped.
+        for the unknown one. If it does not answer for a time, the report is dropped.
         """
         for place, each in list(self._unreported.items()):
-            if each.key == key and UNKNOWN_LEASE in each.spent:
+            if each.key != key or UNKNOWN_LEASE not in each.spent:
+                continue
+            if self._owner_of(key) in (None, self._name_of(each.node)):
                 if each.pause < _LONGEST_RETRY or now < each.sent_at + _ARRIVED_WITHIN:
                     return True
                 self._on_reported(*place, [UNKNOWN_LEASE])

@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from ringfence.client.limiter import Limiter
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
-from tests.node.cluster import of, owned, world
+from tests.node.cluster import address_of, of, owned, world
 
 HOT = """
 domain: api
@@ -269,6 +269,28 @@ async def test_after_a_crash_of_the_owner_the_standby_counts_leased_units(
         assert remaining is not None
         assert remaining <= remaining_while_leased
         assert (await limiter.check("api", window)).source is not Source.LEASE
+
+
+async def test_a_new_owner_lends_units_and_the_returned_owner_counts_what_was_spent_of_them(
+    autojump_clock: MockClock,
+) -> None:
+    rules = HOT.replace("unit: minute", "unit: day")
+    async with world(rules=rules) as w, w.client() as limiter, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "b")
+        before = await heat(limiter, window)
+        w.network.pause(address_of("b"))
+        await trio.sleep(8)
+        during = await heat(limiter, window)
+        during += await heat(limiter, window)
+        granted = w.count("a", "leases") + w.count("c", "leases")
+        w.network.resume(address_of("b"))
+        await trio.sleep(40)
+
+        assert Source.LEASE in during
+        assert granted
+        peek = await other.peek("api", window)
+        assert peek.source is Source.OWNER
+        assert peek.remaining == 10000 - len(before) - len(during)
 
 
 async def test_a_counter_that_moves_contains_exactly_what_was_spent_of_its_leases(

@@ -13,13 +13,15 @@ OURS, THEIRS, NOBODYS = Ring.of([Member(ME)]), Ring.of([Member(OTHER)]), Ring.of
 
 
 def placed(ring: Ring, holding: str) -> ShardPlacement:
-    """Return the placement of node `a`, which never had the shard, owns or covers it, or sent it
-    to node `c`."""
+    """Return the placement of node `a`, which never had the shard, owns it, sent it to node `c`, or
+    covers it (`searching`: until node `c` answers whether it has a replica)."""
     host = Host(ME)
     if holding == "held":
         host.start(3)
     elif holding == "covered":
         host.cover("b")
+    elif holding == "searching":
+        host.cover("b", "c")
     elif holding == "sent":
         host.start(3)
         Host("c").ask(host)
@@ -28,14 +30,14 @@ def placed(ring: Ring, holding: str) -> ShardPlacement:
     return placement
 
 
-@pytest.mark.parametrize("holding", ["none", "held", "covered", "sent"])
+@pytest.mark.parametrize("holding", ["none", "held", "covered", "searching", "sent"])
 @pytest.mark.parametrize("ring", [OURS, THEIRS, NOBODYS], ids=["ours", "theirs", "nobodys"])
 def test_a_node_decides_what_it_holds_and_may_take_what_the_ring_assigns(
     ring: Ring, holding: str
 ) -> None:
     placement = placed(ring, holding)
     batch = Batch(Op.CHECK, [KEY, KEY], [1, 1])
-    is_ours, is_held = ring is OURS, holding in ("held", "covered")
+    is_ours, is_held = ring is OURS, holding in ("held", "covered", "searching")
 
     assert placement.is_ours(SHARD) is is_ours
     assert placement.is_here(SHARD) is (is_ours or is_held)
@@ -43,7 +45,7 @@ def test_a_node_decides_what_it_holds_and_may_take_what_the_ring_assigns(
     assert placement.missing(batch) == ([] if is_held else [SHARD])
     assert placement.may_decide(batch) is (is_held or is_ours)
     assert placement.is_foreign(batch) is not is_ours
-    assert placement.may_lend(KEY) is (is_ours and holding == "held")
+    assert placement.may_lend(KEY) is (is_ours and holding in ("held", "covered"))
 
 
 @pytest.mark.parametrize(

@@ -5,40 +5,9 @@ import pytest
 from hashring import shard_of
 from ringfence.limiter import Algorithm, Limit
 from ringfence.peering.engine_choice import decide_batch
-from ringfence.wire import Batch, LeaseRequest, Op
-from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host, limits_of
-
-S = 10**9
-LIMITS = limits_of(1000)
-
-
-def names(limit: Limit) -> str:
-    return f"{limit.algorithm}-{limit.slots}"
-
-
-def reset(host: Host, seq: int = 0) -> None:
-    host.reset((8, seq, 0))
-
-
-def refund(host: Host, units: int, seq: int = 1) -> None:
-    host.refund(units, check_id=(9, seq, 0), at=host.now)
-
-
-def paused(limit: Limit, units: int = 100, parts: int = 1) -> tuple[Host, Host]:
-    """Return an owner that is paused after some units, and the standby that decides for it."""
-    owner, standby = Host("b", limit), Host("a", limit, parts=parts)
-    owner.start(units)
-    owner.now = standby.now = NOW + S
-    owner.copy_to(standby)
-    standby.cover("b")
-    return owner, standby
-
-
-def resume(owner: Host, standby: Host) -> None:
-    owner.now = standby.now = NOW + 3 * S
-    owner.pull(standby)
-    assert owner.holds
-    assert not standby.holds
+from ringfence.wire import Batch, Op
+from tests.node.shards.merging.paused_owner import LIMITS, S, names, paused, refund, reset, resume
+from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 
 def reset_by_both(limit: Limit, refunded: int, parts: int = 1) -> tuple[Host, Host]:
@@ -359,71 +328,6 @@ def test_an_owner_releases_slots_of_a_key_that_its_standby_has_reset() -> None:
     resume(owner, standby)
 
     assert owner.used == 0
-
-
-@pytest.mark.parametrize("limit", LIMITS, ids=names)
-@pytest.mark.parametrize("spent", [0, 50])
-def test_a_late_report_refunds_no_units_of_a_lease_that_the_standby_has_reset(
-    limit: Limit, spent: int
-) -> None:
-    owner, standby = Host("b", limit, lends=True), Host("a", limit)
-    assert owner.lender is not None
-    owner.start(400)
-    assert owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now).lease == 7
-    owner.copy_to(standby)
-    owner.now = standby.now = NOW + 2 * S
-    standby.cover("b")
-    reset(standby)
-    standby.spend(300)
-    owner.lender.expire(owner.now)
-    resume(owner, standby)
-
-    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [spent]), owner.now)
-
-    assert owner.used == 300
-
-
-@pytest.mark.parametrize(("refunded", "used"), [(0, 400), (100, 300)])
-def test_a_late_report_refunds_a_lease_after_another_refund_by_the_standby(
-    refunded: int, used: int
-) -> None:
-    limit = LIMITS[0]
-    owner, standby = Host("b", limit, lends=True), Host("a", limit)
-    assert owner.lender is not None
-    owner.start(400)
-    owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now)
-    owner.copy_to(standby)
-    owner.now = standby.now = NOW + 2 * S
-    standby.cover("b")
-    if refunded:
-        refund(standby, refunded)
-    owner.lender.expire(owner.now)
-    resume(owner, standby)
-
-    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [0]), owner.now)
-
-    assert owner.used == used
-
-
-def test_a_late_report_refunds_no_units_of_a_lease_that_a_later_owner_has_reset() -> None:
-    owner, later = Host("b", LIMITS[0], lends=True), Host("a", LIMITS[0])
-    assert owner.lender is not None
-    owner.start(400)
-    owner.lender.lend("client", LeaseRequest(1, KEY, 200, [], []), owner.now)
-    owner.now = later.now = NOW + 2 * S
-    owner.lender.expire(owner.now)
-    reply = later.ask(owner)
-    [group] = reply.groups
-    assert later.receive(owner.name, reply)
-    owner.ownership.acknowledge(later.name, group.shards, group.transfer_id, NOW)
-    reset(later)
-    later.spend(300)
-    owner.pull(later)
-    assert owner.used == 300
-
-    owner.lender.settle("client", LeaseRequest(2, KEY, 0, [7], [0]), owner.now)
-
-    assert owner.used == 300
 
 
 def test_a_refund_does_not_reach_a_later_window() -> None:

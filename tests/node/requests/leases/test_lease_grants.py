@@ -30,6 +30,8 @@ class Lending:
         self.recalled: list[tuple[str, list[bytes]]] = []
         self.freed: list[bytes] = []
         self.changed: list[bytes] = []
+        self.counted: list[tuple[int, int]] = []
+        """Charged units, or negative refunded ones, with the instants of their charges."""
         self.settled: list[tuple[str, int]] = []
         self.ledger: RefundLedger | None = None
         self.lender: Lender[str] = Lender(
@@ -44,6 +46,7 @@ class Lending:
             process_of=lambda client: client.partition(":")[0],
             uptime=uptime,
         )
+        self.lender.on_counted = lambda key, units, at: self.counted.append((units, at))
 
     def settle(self, client: str, key: bytes, units: int) -> None:
         self.settled.append((client, units))
@@ -284,8 +287,23 @@ def test_a_late_report_refunds_the_unspent_units_of_a_lease(
     is_refunded = used == 30
     assert w.used(now) == used
     assert w.settled == [("one", 100)] + [("one", -70)] * is_refunded
+    assert w.counted == [(100, NS_PER_SECOND)] + [(-70, NS_PER_SECOND)] * is_refunded
     assert w.changed == [w.key] * is_refunded
     assert w.freed == [w.key] * is_refunded
+
+
+def test_a_late_report_refunds_no_units_of_the_next_window() -> None:
+    w = Lending()
+    start = LIMIT.period_ns - 2 * NS_PER_SECOND
+    w.lend(want=100, now=start)
+    assert w.lender.lent_keys([w.key], start + NS_PER_SECOND) == []
+    now = LIMIT.period_ns + NS_PER_SECOND
+    w.engine.charge([w.key], [80], [0], now)
+
+    w.lend(want=0, now=now, lease_7=30)
+
+    assert w.used(now) == 80
+    assert w.counted == [(100, start + NS_PER_SECOND), (0, start + NS_PER_SECOND)]
 
 
 def test_a_new_connection_reports_the_open_leases_of_its_process() -> None:

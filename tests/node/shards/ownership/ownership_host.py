@@ -102,6 +102,8 @@ class Host:
             first_id=next(_FIRST_IDS),
             lender=self.lender,
         )
+        if self.lender is not None:
+            self.lender.on_counted = self.ownership.log_units
         self.sender = ShardSender(
             self.ownership,
             self.engine,

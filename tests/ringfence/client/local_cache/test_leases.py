@@ -11,10 +11,11 @@ SECOND = 10**9
 class World:
     """Leases, what they have asked, and a clock that began long before now or after."""
 
-    def __init__(self, now=-1e6):
+    def __init__(self, now=-1e6, **names):
         self.asks = []
         self.now = now
-        self.leases = Leases(self.asks.append)
+        self.owner = "owner"
+        self.leases = Leases(self.asks.append, **names)
 
     def spend(self, times=1, cost=1):
         return [self.leases.spend(KEY, cost, self.now) is not None for _ in range(times)]
@@ -272,6 +273,32 @@ def test_no_unknown_lease_is_reported_while_another_lease_of_the_key_is_held():
         w.spend(2)
 
     assert w.reported() == [((1,), (62,)), ((UNKNOWN_LEASE, 1), (0, 62))]
+
+
+def test_a_new_owner_is_asked_although_a_lost_owner_may_have_granted_a_lease():
+    w = World(owner_of=lambda key: w.owner)
+    w.spend(16)
+    w.leases.on_answer(w.asks[-1], "owner", w.now, None)
+    w.owner = "other"
+    w.now += 0.25
+    w.borrow(node="other")
+    w.now += 0.5
+    w.leases.tick(w.now)
+
+    assert w.spend() == [True]
+    assert w.reported() == [((UNKNOWN_LEASE,), (0,))]
+    assert w.asks[-1].node == "owner"
+
+
+def test_an_owner_gets_no_report_of_an_unknown_lease_while_another_link_to_it_has_a_lease():
+    w = World(name_of=str.lower)
+    w.borrow(units=100, node="OWNER")
+    w.spend(60)
+    w.leases.on_answer(w.asks[-1], "owner", w.now, None)
+    w.now += 0.5
+    w.leases.tick(w.now)
+
+    assert w.reported() == []
 
 
 def test_no_unknown_lease_is_reported_after_the_report_of_another_lease_was_dropped():
