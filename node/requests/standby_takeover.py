@@ -87,16 +87,19 @@ class StandbyTakeover:
         self._replica_at[owner] = self._now()
 
     def taken_over_from(self, owner: NodeId) -> list[int]:
-        """Return the shards that this node took over from a member, which asks after a stall of its
-        process.
+        """Return the shards in which this node decided in place of a member, which asks after a
+        stall of its process.
 
-        They include shards that are on their way back to the member. The member decides again after
-        this answer. Earlier signs that it was unreachable are ignored from now on: only a new
-        silence of the member leads to another takeover.
+        They include shards that are on their way back to the member. If the member was declared
+        dead, this node has also taken over thousands of shards without a decision. Their transfer
+        would delay the others, so they return later.
+
+        The member decides again after this answer. Earlier signs that it was unreachable are
+        ignored from now on: only a new silence of the member leads to another takeover.
         """
         self._returned_at[owner] = self._now()
         covers, sent = self._ownership.covers.items(), self._ownership.transfers.unconfirmed()
-        taken = [shard for shard, cover in covers if cover.owner == owner]
+        taken = [s for s, cover in covers if cover.owner == owner and cover.has_decisions]
         return sorted(taken + [shard for shard, receiver in sent if receiver == owner])
 
     async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:

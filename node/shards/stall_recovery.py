@@ -3,8 +3,8 @@
 A process may be stopped by garbage collection, a throttled container or SIGSTOP. When it resumes,
 its socket contains checks that arrived during the stall. Meanwhile callers have asked the standby,
 which took the shards over after a period of silence. Before the node decides such an old check, it
-asks the other members which of its shards they have taken over. It fetches these shards with the
-outcomes of their checks, and repeats these outcomes instead of counting again.
+asks the other members in which of its shards they have decided checks. It fetches these shards with
+the outcomes of their checks, and repeats these outcomes instead of counting again.
 
 An overloaded node also receives old datagrams, although it was not stopped. It asks at most once a
 second, so that it decides most of the time. A standby that takes over from such a node offers the

@@ -66,6 +66,13 @@ class Cover(Struct):
     """Changed keys that were not replicated to the owner, because it may have newer counters."""
     prune_at: int = FEWEST_KEYS
     """Number of `unsent` keys with which `add_unsent` looks for keys to forget."""
+    is_used: bool = False
+    """Whether this node has decided checks of the shard."""
+
+    @property
+    def has_decisions(self) -> bool:
+        """Whether this node, or a member that sent the shard, may have decided checks of it."""
+        return self.is_used or bool(self.received_from) or self.sent_to is not None
 
     @property
     def is_ended(self) -> bool:
@@ -135,6 +142,7 @@ class Cover(Struct):
 
         `period_of` returns the period in ns of a key's limit.
         """
+        self.is_used = True
         log, key, cost = self.log, batch.keys[at], batch.costs[at]
         match batch.op:
             case Op.CHECK | Op.CHARGE:

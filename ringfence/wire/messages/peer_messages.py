@@ -150,14 +150,14 @@ class TransferOffer(Struct, frozen=True):
 
 
 class AskTakenOver(Struct, frozen=True):
-    """Request for the list of shards that the receiver has taken over from the sender."""
+    """Request for the list of shards in which the receiver has decided in place of the sender."""
 
     seq: int
 
 
 class TakenOver(Struct, frozen=True):
-    """Answer to `AskTakenOver`: shards that the answering node has taken over from the asking
-    node."""
+    """Answer to `AskTakenOver`: shards in which the answering node has decided in place of the
+    asking node."""
 
     seq: int
     shards: list[int]

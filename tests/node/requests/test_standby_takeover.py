@@ -138,16 +138,41 @@ async def test_an_owner_that_waits_for_another_data_center_is_pinged_before_a_ta
     assert way.pings == 1
 
 
+def takeover_of(host: Host) -> StandbyTakeover:
+    return StandbyTakeover(
+        *(cast(ShardPlacement, Placement()), host.ownership, lambda name: None),
+        *(lambda: NOW, lambda name: False, lambda: 0),
+    )
+
+
+def test_a_member_that_returns_learns_only_of_shards_that_may_have_decisions() -> None:
+    """Thousands of others would delay these."""
+    shards = [shard_of(HOST_KEY)]
+    owner, standby, third = Host("a"), Host("b"), Host("c")
+    owner.start(3)
+    owner.copy_to(standby)
+    standby.cover(owner.name)
+    assert takeover_of(standby).taken_over_from(owner.name) == []
+
+    standby.spend(10**9)  # A denial is a decision, too.
+    assert takeover_of(standby).taken_over_from(owner.name) == shards
+
+    sent = third.ask(standby)
+    third.take(standby, sent)
+    assert takeover_of(third).taken_over_from(owner.name) == shards
+
+    standby.cover(third.name)  # The transfer was not acknowledged.
+    assert takeover_of(standby).taken_over_from(owner.name) == shards
+
+
 def test_a_member_that_returns_learns_of_shards_that_are_on_their_way_to_it() -> None:
     """It decided by its old counters while their newer ones arrived."""
     owner, standby = Host("a"), Host("b")
     owner.start(3)
     owner.copy_to(standby)
     standby.cover(owner.name)
-    takeover = StandbyTakeover(
-        *(cast(ShardPlacement, Placement()), standby.ownership, lambda name: None),
-        *(lambda: NOW, lambda name: False, lambda: 0),
-    )
+    standby.spend(1)
+    takeover = takeover_of(standby)
     covered = takeover.taken_over_from(owner.name)
 
     sent = owner.ask(standby)

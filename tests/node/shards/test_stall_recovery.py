@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from types import SimpleNamespace
 from typing import cast
 
@@ -388,6 +389,33 @@ async def test_a_resumed_node_admits_only_after_it_received_its_standbys_admissi
             w.network.resume(address_of("b"))
 
         assert [(each.allowed, each.source) for each in decisions] == [(False, Source.OWNER)]
+
+
+async def test_shards_without_decisions_do_not_delay_an_owner_that_was_declared_dead(
+    autojump_clock: MockClock,
+) -> None:
+    """After the death, both standbys have together all of its thousands of shards."""
+    async with world() as w, w.client(denials=0, leases=False) as limiter:
+        for first, second in combinations(w.nodes, 2):
+            w.network.set_delay(address_of(first), address_of(second), 0.02)
+        tenants = [owned(w.rules, "tenant", "b", number) for number in range(20)]
+        left: list[set[int | None]] = []
+
+        async def ask() -> None:
+            left.append({each.remaining for each in await limiter.check_many("api", tenants)})
+
+        await ask()
+        await trio.sleep(0.3)  # until the standbys have their replicas
+        w.network.pause(address_of("b"))
+        await trio.sleep(4)
+        assert [member.name for member in w.nodes["a"].cluster.ring.members] == ["a", "c"]
+        await ask()
+        w.network.resume(address_of("b"))
+        for _ in range(20):
+            await trio.sleep(0.05)
+            await ask()
+
+        assert left == [{100 - number} for number in range(1, 23)]
 
 
 def test_a_node_that_stalls_again_and_again_logs_it_once_in_ten_seconds(
