@@ -245,8 +245,9 @@ class ClusterView:
         old = self.ring if self.ring.members else view.ring(datacenter)
         self._placement, self.ring = placement, placement.ring(datacenter)
         self._handler.placement.ring = self.ring
-        self._shards.handoff.on_ring_change(old, self.ring, view.ring(datacenter))
-        self._shards.replication.on_ring_change(old, self.ring)
+        check_ring = view.ring(datacenter)
+        self._shards.handoff.on_ring_change(old, self.ring, check_ring)
+        self._shards.replication.on_ring_change(old, self.ring, check_ring)
         self._links.connect_early(self.ring.owners_of_standby(self._node.name))
 
     def _views(self, digest: int) -> tuple[View, View]:

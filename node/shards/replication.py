@@ -51,6 +51,9 @@ _NO_STANDBYS = (None,) * SHARDS
 class Replication:
     """Sends changed counters of the shards that this node holds to their standbys."""
 
+    _has_second = b""
+    """By shard: 1 if `_check_ring` has another standby than `_ring`; empty without such shards."""
+
     def __init__(
         self,
         me: NodeId,
@@ -74,7 +77,7 @@ class Replication:
         self._counters = counters
         self._link_to, self._clock, self._containment = link_to, clock, containment
         self._max_keys = max_keys
-        self._ring = Ring.of(())
+        self._ring = self._check_ring = Ring.of(())
         self._in_flight: dict[NodeId, dict[int, int]] = {}
         """Unacknowledged frames by standby and number, each with the instant of its oldest
         change."""
@@ -92,10 +95,18 @@ class Replication:
         self._wake = runtime.Event()
         self._round_ended = runtime.Event()
 
-    def on_ring_change(self, old: Ring, new: Ring) -> None:
-        """Follow a change of the ring; a new standby needs all counters of its shards."""
-        self._ring = new
+    def on_ring_change(self, old: Ring, new: Ring, check_ring: Ring) -> None:
+        """Follow a change of the ring; a new standby needs all counters of its shards.
+
+        `new` contains members that are joining. `check_ring` does not: by this ring, checks are
+        sent to owners and standbys. So until the others have joined, some shards have two standbys.
+        """
         self._ring_changes.append((old, new))
+        self._has_second = b""
+        if check_ring.members != new.members:
+            self._ring_changes.append((self._check_ring, check_ring))
+            self._has_second = _second_standbys(self._me, new, check_ring)
+        self._ring, self._check_ring = new, check_ring
         self._wake.set()
 
     def on_member_restarted(self, name: NodeId) -> None:
@@ -188,6 +199,8 @@ class Replication:
                 waiting += groups[standby]
             else:
                 by_standby.setdefault(standby, []).extend(groups[standby])
+        if self._has_second:
+            self._add_second(keys, busy, by_standby, waiting)
         if waiting:
             self._hold_back(waiting, since)
         now = self._clock()
@@ -197,6 +210,30 @@ class Replication:
                 self._hold_back(of_standby, since)
             else:
                 self._send(standby, link, of_standby, now, since)
+
+    def _add_second(
+        self,
+        keys: Sequence[bytes],
+        busy: Collection[NodeId],
+        by_standby: dict[NodeId, list[bytes]],
+        waiting: list[bytes],
+    ) -> None:
+        """Add keys to the second standbys of their shards."""
+        held, covers = self._ownership.held, self._ownership.covers
+        may_be_newer = self._ownership.unasked.may_have_replica
+        groups = group_by(keys, self._check_ring.standby_by_shard, self._has_second)
+        for standby, of_standby in sorted(groups.items()):
+            safe = [
+                key
+                for key in of_standby
+                if held[shard := shard_of(key)]
+                and shard not in covers
+                and not may_be_newer(standby, shard)
+            ]
+            if safe and self._is_busy(standby, busy):
+                waiting += safe
+            elif safe:
+                by_standby.setdefault(standby, []).extend(safe)
 
     @property
     def _has_special_shards(self) -> bool:
@@ -315,6 +352,15 @@ class Replication:
         """Mark those of `keys` that belong to the given shards, so that their counters are sent to
         the standby."""
         self._changed.update([key for key in keys if shard_of(key) in shards])
+
+
+def _second_standbys(me: NodeId, ring: Ring, check_ring: Ring) -> bytes:
+    """Return one byte per shard: 1 if the standby in `check_ring` is not the one in `ring`, but
+    another member of it than `me`; empty without such shards."""
+    others = {member.name for member in ring.members if member.name != me}
+    standbys = zip(_standbys(ring), _standbys(check_ring), strict=True)
+    found = bytes([second != first and second in others for first, second in standbys])
+    return found if any(found) else b""
 
 
 def _standbys(ring: Ring) -> Sequence[NodeId | None]:

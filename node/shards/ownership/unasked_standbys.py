@@ -85,6 +85,12 @@ class UnaskedStandbys:
         is_earlier = are_shared is None and self.is_to_ask(sender, shard)
         return replace(group, is_from_before=True) if is_earlier else group
 
+    def may_have_replica(self, name: NodeId, shard: int) -> bool:
+        """Return whether a member may have a replica of a shard that started here without counters,
+        because it was not asked."""
+        started = self._started.items()
+        return any([shard in shards for answered, shards in started if name not in answered])
+
     def is_to_ask(self, standby: NodeId, shard: int) -> bool:
         """Return whether a standby must still be asked for its replica of a shard."""
         return shard in self._to_ask.get(standby, ())

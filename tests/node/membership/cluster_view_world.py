@@ -109,7 +109,7 @@ class World:
         return SimpleNamespace(
             ownership=Ownership(),
             replication=SimpleNamespace(
-                on_member_restarted=self.restarted.append, on_ring_change=lambda old, new: None
+                on_member_restarted=self.restarted.append, on_ring_change=lambda *rings: None
             ),
             handoff=SimpleNamespace(on_ring_change=lambda *rings: self.ring_changes.append(rings)),
             cross_dc=SimpleNamespace(

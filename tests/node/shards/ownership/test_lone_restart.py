@@ -191,7 +191,7 @@ def test_a_restarted_owner_overwrites_no_replica_before_it_was_fetched() -> None
         *(owner.name, owner.ownership, owner.sender, owner.engine, Counters()),
         *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT, 1000),
     )
-    replication.on_ring_change(Ring.of(()), ring)
+    replication.on_ring_change(Ring.of(()), ring, ring)
 
     list(replication.send_changes())
     assert frames == []

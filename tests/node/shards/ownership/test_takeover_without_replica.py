@@ -49,7 +49,8 @@ def test_a_standby_without_a_replica_overwrites_no_unasked_nodes_counters() -> N
         CONTAINMENT,
         1000,
     )
-    replication.on_ring_change(Ring.of(()), Ring.of([Member(standby.name), Member(third.name)]))
+    ring = Ring.of([Member(standby.name), Member(third.name)])
+    replication.on_ring_change(Ring.of(()), ring, ring)
     list(replication.send_changes())
     assert not sent
 
@@ -73,7 +74,7 @@ def test_a_takeover_without_a_replica_is_not_replicated_to_the_next_owner() -> N
         *(host.name, host.ownership, host.sender, host.engine, Counters()),
         *(lambda name: cast(Link, Way()), lambda: NOW, CONTAINMENT, 1000),
     )
-    replication.on_ring_change(Ring.of(()), ring)
+    replication.on_ring_change(Ring.of(()), ring, ring)
     host.cover("a")
     host.spend(2)
     list(replication.send_changes())

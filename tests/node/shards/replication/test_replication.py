@@ -62,7 +62,7 @@ def replicating(
         CONTAINMENT,
         max_keys,
     )
-    replication.on_ring_change(ring(), ring(A, B))
+    replication.on_ring_change(ring(), ring(A, B), ring(A, B))
     return replication, standby
 
 
