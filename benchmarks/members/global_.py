@@ -18,7 +18,7 @@ import trio
 from msgspec import Struct, field
 
 from benchmarks.cluster.cluster import share
-from benchmarks.members.timed_node import longest_turn_ms
+from benchmarks.members.timed_node import longest_turns
 from benchmarks.members.timed_nodes import TimedNodes
 from benchmarks.reporting.figure import Figure, figure
 from benchmarks.reporting.rates import cpu_s_of, resident_bytes
@@ -117,7 +117,7 @@ async def _measure(nodes: TimedNodes) -> dict[str, tuple[float, str]]:
             samples = probes[name].between(since, until)
             rows[f"{phase}_{name}_p99_ms"] = share(samples, 0.99), "ms"
             rows[f"{phase}_{name}_slowest_ms"] = max(samples), "ms"
-        rows[f"{phase}_longest_turn_ms"] = longest_turn_ms(nodes.home, since, until), "ms"
+        rows[f"{phase}_longest_turn_ms"] = longest_turns(nodes.home, since, until).any_ms, "ms"
     return rows | {
         "received_s": (received - loaded, "s"),
         "missing": (missing, "keys"),

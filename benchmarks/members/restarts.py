@@ -4,7 +4,8 @@ A client sends a steady load. Every decision is recorded, and afterwards every c
 Units that were admitted and not counted are lost; units admitted beyond the limit are
 over-admitted. The limit is an exact log whose period is longer than the run, so the comparison is
 exact. The longest turn is the processor time for which one task of a node that has all its shards
-held the event loop, so that checks had to wait.
+held the event loop, so that checks had to wait. The longest move is the part of a turn in which a
+node took over, sent or received shards.
 """
 
 import gc
@@ -20,7 +21,7 @@ import trio
 from msgspec import Struct, field
 
 from benchmarks.members.admissions import Admissions, counted, owned_by
-from benchmarks.members.timed_node import longest_turn_ms
+from benchmarks.members.timed_node import longest_turns
 from benchmarks.members.timed_nodes import TimedNodes
 from benchmarks.reporting.figure import Figure
 from ringfence.client.connect import open_cluster
@@ -76,12 +77,12 @@ async def _measure(nodes: TimedNodes) -> list[Figure]:
         limiter = Limiter(cluster)
         graceful = _Ledger()
         await _under_load(limiter, "graceful", graceful, lambda: _rolling(nodes))
-        figures.append(_longest_turn(nodes, "graceful", graceful))
+        figures += _longest_turns(nodes, "graceful", graceful)
         figures += await _audit(limiter, "graceful", graceful)
         crash = _Ledger()
         owned = owned_by(cluster, _KILLED, "crash")
         await _under_load(limiter, "crash", crash, lambda: _crash(nodes, crash))
-        figures.append(_longest_turn(nodes, "crash", crash))
+        figures += _longest_turns(nodes, "crash", crash)
         figures += await _audit(limiter, "crash", crash)
         used = await counted(limiter, "crash", _LIMITS["crash"], [*crash.admissions.by_key])
     loss = crash.admissions.compare(used, owned)
@@ -161,9 +162,10 @@ async def _audit(limiter: Limiter, rule: str, ledger: _Ledger) -> list[Figure]:
     return [_figure(f"restarts.{rule}_{name}", value, unit) for name, (value, unit) in rows.items()]
 
 
-def _longest_turn(nodes: TimedNodes, rule: str, ledger: _Ledger) -> Figure:
-    longest = longest_turn_ms(nodes.home, ledger.began, monotonic())
-    return _figure(f"restarts.{rule}_longest_turn_ms", longest, "ms")
+def _longest_turns(nodes: TimedNodes, rule: str, ledger: _Ledger) -> list[Figure]:
+    longest = longest_turns(nodes.home, ledger.began, monotonic())
+    rows = {"turn": longest.any_ms, "move": longest.moves_ms}
+    return [_figure(f"restarts.{rule}_longest_{name}_ms", ms, "ms") for name, ms in rows.items()]
 
 
 def _figure(name: str, value: float, unit: str) -> Figure:
