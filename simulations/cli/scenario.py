@@ -90,6 +90,8 @@ def scenario_command(name: str, about: str) -> click.Command:
             raise ConfigError(
                 "--keep must not be combined with --fault or --no-faults; remove one of them"
             )
+        if faults and no_faults:
+            raise ConfigError("--fault must not be combined with --no-faults; remove one of them")
         if faults or no_faults:
             scenario = replace(scenario, faults=tuple(parse_fault(text) for text in faults))
         if keep is not None:

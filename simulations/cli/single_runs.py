@@ -39,11 +39,14 @@ nearby_option = click.option(
 
 
 def report_path(report: Path | None, name: str, seed: int, *, is_wanted: bool) -> Path | None:
-    """Return the path of the report, or None. Raises `ConfigError` if its folder does not exist.
+    """Return the path of the report, or None. Raises `ConfigError` if its folder does not exist,
+    or if a path is given although no report is wanted.
 
     This is called before the run, which may take minutes.
     """
     if not is_wanted:
+        if report is not None:
+            raise ConfigError("--report must not be combined with --no-report; remove one of them")
         return None
     path = report or Path(f"ringfence-{name}-{seed}.html")
     if not path.parent.is_dir():

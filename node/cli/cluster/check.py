@@ -86,6 +86,8 @@ def check(
         raise ConfigError(f"--{verb} must be used without --cost: it spends no units")
     if limit is not None and others:
         raise ConfigError("--limit must be used without --descriptor: it counts by one key")
+    if limit is not None and strict:
+        raise ConfigError("--strict must be used without --limit, with which no rule applies")
     descriptors = parse_descriptors("check", entries, others)
     spent = 1 if cost is None else cost
 

@@ -97,13 +97,22 @@ def throttled(
 
     It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
     admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
-    nodes. A node without an admin port counts from the first such query on.
+    nodes. Of several ports, one must answer. A node without an admin port counts from the first
+    such query on.
     """
     show = partial(_show, count, json_)
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            show([*pool.map(lambda url: _ask(opener, url, headers, count), urls)], Output())
+            answers = [*pool.map(lambda url: _ask_if_up(opener, url, headers, count), urls)]
+        reports = [each for each in answers if isinstance(each, _Report)]
+        lost = [each for each in answers if isinstance(each, PeerUnavailable)]
+        if not reports:
+            raise lost[0]
+        output = Output()
+        show(reports, output)
+        for error in lost:
+            output.error(f"not asked: {error}")
         return None
     if token_file is not None or ca is not None:
         raise ConfigError(
@@ -261,6 +270,16 @@ def _headers(token_file: Path | None) -> dict[str, str]:
             "`ringfence keys new` wrote"
         ) from error
     return {"Authorization": f"Bearer {token}"}
+
+
+def _ask_if_up(
+    opener: OpenerDirector, url: str, headers: dict[str, str], count: int
+) -> _Report | PeerUnavailable:
+    """Return the answer of an admin port, or the error if it does not answer."""
+    try:
+        return _ask(opener, url, headers, count)
+    except PeerUnavailable as error:
+        return error
 
 
 def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Report:

@@ -34,6 +34,8 @@ from tests.simulations.cli.scenarios import AT_CORE
         ),
         (["churn", "--keep", "a"], "such as 0,1, got 'a'"),
         (["churn", "--keep", "0", "--no-faults"], "--keep must not be combined"),
+        (["churn", "--fault", "crash@1 node=n1", "--no-faults"], "--fault must not be combined"),
+        (["steady", "--report", "x.html", "--no-report"], "--report must not be combined"),
         (["steady", "--report", "no/where.html"], "--report no/where.html: folder no must exist"),
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
         (["swarm", "--seeds", "0"], "--seeds"),

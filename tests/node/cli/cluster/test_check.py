@@ -335,6 +335,7 @@ def test_an_unknown_domain_is_rejected_with_the_known_domains(
             ["check", "api", "client=x", "--limit", "5/s", "-d", "a=b"],
             "--limit must be used without --descriptor",
         ),
+        (["check", "api", "client=x", "--limit", "5/s", "--strict"], "--strict must be used"),
         (["check", "api", "client=x", "--peek", "--reset"], "--peek and --reset do not go"),
         (["check", "api", "client=x", "--refund", "--reset"], "choose one"),
         (["check", "api", "client=x", "--peek", "--cost", "1"], "must be used without --cost"),

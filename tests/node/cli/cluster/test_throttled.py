@@ -83,7 +83,7 @@ def error_of(*words: str) -> str:
 
 
 def rows_of(result: Result) -> Sequence[tuple[str, str, int]]:
-    rows = json.loads(result.output)["keys"]
+    rows = json.loads(result.stdout)["keys"]
     return [(row["node"], row["counter"][0][1], row["denied"]) for row in rows]
 
 
@@ -206,6 +206,13 @@ def test_a_url_that_is_not_of_an_admin_port_is_reported(serve: Serve, body: byte
 
 def test_a_node_that_does_not_answer_is_reported() -> None:
     assert "http://127.0.0.1:9: no answer" in error_of("http://127.0.0.1:9")
+
+
+def test_a_port_that_does_not_answer_hides_no_list_of_the_others(serve: Serve) -> None:
+    result = run("http://127.0.0.1:9", serve(report_of("a", ("x", 5, 0))), "--json")
+
+    assert rows_of(result) == [("a", "x", 5)]
+    assert "not asked: http://127.0.0.1:9: no answer" in result.stderr
 
 
 def test_https_at_a_port_without_tls_is_reported_with_the_right_scheme(serve: Serve) -> None:
