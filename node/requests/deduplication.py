@@ -200,6 +200,8 @@ class DecidedChecks:
         """
         repeated = self._by_shard.get(shard, {})
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
+        if not known:  # The usual case for thousands of shards.
+            return []
         since = max(since, now - _REPEATED_WITHIN_NS)
         recent = [
             (check, at)

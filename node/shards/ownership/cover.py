@@ -80,6 +80,11 @@ class Cover(Struct):
         return self.ended_at is not None
 
     @property
+    def has_data(self) -> bool:
+        """Whether a transfer of the shard has data of the log even if the shard has no counter."""
+        return bool(self.log.unused_keys or self.duplicates)
+
+    @property
     def kept_until(self) -> int:
         """Instant in ns until which the log is needed, for a shard that this node owns now."""
         return (self.ended_at or 0) + _ENDED_KEPT_NS

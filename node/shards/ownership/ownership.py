@@ -66,15 +66,15 @@ class ShardOwnership:
         self.changed = ChangedKeys() if changed is None else changed
         self.decided_checks = checks = DecidedChecks() if decided_checks is None else decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""
-        self._states = ShardStates(
+        self._states = states = ShardStates(
             *(me, engine, counters, self.changed, self.replicas, checks, on_arrived, on_transition),
             first_origin=first_slot(me, first_id),
             on_refunded=None if lender is None else lender.on_units_removed,
         )
         self.held, self.held_states = self._states.held, self._states.held_states
         """By shard: 1 or its state if it is counted here, else 0. The second one is a function."""
-        self.transfers, self.unasked = self._states.transfers, self._states.unasked
-        self.rounds, self.origins = self._states.rounds, self._states.origins
+        self.transfers, self.unasked, self.log_of = states.transfers, states.unasked, states.log_of
+        self.rounds, self.origins, self.regained = states.rounds, states.origins, states.regained
         self.merge, self._covers = self._states.merge, self._states.covers
         self.refunds = AppliedRefunds(engine, self.merge, self._covers, period_of)
         self._duplicates = DuplicateChecks(checks, self.merge, self.refunds)
@@ -467,8 +467,11 @@ class ShardOwnership:
         self._states.apply(shard, Event.SEND, Arrival(now))
         return released
 
-    def release_empty(self, shards: Sequence[int]) -> None:
-        """Stop holding shards that have no counters, except shards held in place of their owner."""
+    def release_empty(self, shards: Sequence[int], now: int) -> None:
+        """Stop holding shards that have nothing to send, because they are being transferred."""
+        for shard in shards:
+            self._covers.pop(shard, None)
+            self.origins.touch(shard, now)
         self._states.apply_to_all(shards, Event.SEND)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:

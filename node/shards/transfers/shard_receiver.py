@@ -30,6 +30,8 @@ _SILENCE = 1.0
 _LOOK = 1.0
 """Seconds after which a member that has not answered a request for shards is pinged. If it does not
 answer the ping in as many seconds, it is silent."""
+_SHARDS_PER_STEP = 32
+"""Accepted shards after which other tasks run. Without counters, they take about a millisecond."""
 _LONGEST_WAIT = 20.0
 """Longest wait for shards in seconds. A member with millions of counters first indexes its keys."""
 
@@ -120,11 +122,16 @@ class ShardReceiver:
         """
         if not asked:
             return []  # The caller has processed all shards, because none has counters.
-        incoming = [*transfers_of(reply, asked)]
+        # The ages of counters are those of the answer, so shards with counters do not wait.
+        incoming = sorted(transfers_of(reply, asked), key=lambda each: not each.counts.keys)
         taken: dict[int, list[int]] = {}
+        accepted = 0
         for transfer in incoming:
             if transfer.is_whole and take(sender, transfer):
                 taken.setdefault(transfer.about.transfer_id, []).append(transfer.shard)
+                accepted += 1
+                if accepted % _SHARDS_PER_STEP == 0:
+                    await self._steps.turn()
         for transfer_id, shards in taken.items():
             self.acknowledge(sender, transfer_id, shards)
         broken: list[int] = []

@@ -36,7 +36,8 @@ __all__ = ["ShardSender"]
 _KEYS_PER_ANSWER = 700
 _SHARDS_PER_ANSWER = 16
 """Keys in an answer, and shards with counters, above which no further shard is added. The receiver
-asks again for those. Sender and receiver each need one to two milliseconds for one answer."""
+asks again for those. Sender and receiver each need one to two milliseconds for one answer. While
+shards are covered, this is also the number of groups of shards without counters."""
 _ALL_SHARDS = range(SHARDS)
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
@@ -107,14 +108,10 @@ class ShardSender:
         if self._lender is not None:
             ended = self._lender.unreported_keys
             self._lender.forget_unreported([*compress(ended, pick(ended, is_asked))])
-        empty = self._empty_of(pull.shards, lent)
-        if empty:  # Most shards of most clusters, so they are sent as one group.
-            self._ownership.release_empty(empty)
-            nothing = OutgoingTransfer(requester, now, number, [NOTHING], "")
-            self._transfers.add(empty, nothing)
-            reply.add_transfer(empty, nothing, 0)
-        done, given = {*empty, *again}, len(empty)
         mark = self._ownership.origins.new_mark()
+        empty = self._empty_of(pull.shards, lent)
+        sent = self._send_empty(reply, empty, requester, number, mark, now)
+        done, given = {*sent, *again}, len(sent)
         for shard in [shard for shard in pull.shards if shard not in done]:
             if _is_full(reply):
                 break
@@ -134,18 +131,21 @@ class ShardSender:
         self, reply: Reply, shards: Sequence[int], requester: NodeId, now: int
     ) -> list[int]:
         """Send unacknowledged transfers of shards without counters again; return these shards."""
-        by_transfer: dict[int, tuple[OutgoingTransfer, list[int]]] = {}
+        groups: list[tuple[OutgoingTransfer, list[int]]] = []
         for shard in () if self._transfers.are_confirmed else shards:
             transfer = self._transfers.get(shard)
             if transfer is None or not transfer.parts or transfer.to != requester:
                 continue
-            if transfer.parts[0] is NOTHING:
-                by_transfer.setdefault(transfer.number, (transfer, []))[1].append(shard)
-        for transfer, again in by_transfer.values():
+            if transfer.parts[0] is not NOTHING:
+                continue
+            if not groups or groups[-1][0] is not transfer:
+                groups.append((transfer, []))
+            groups[-1][1].append(shard)
+        for transfer, again in groups:
             reply.add_transfer(
                 again, self._transfers.set_receiver(again, transfer, requester, now), 0
             )
-        return [shard for _, again in by_transfer.values() for shard in again]
+        return [shard for _, again in groups for shard in again]
 
     def _add_first_part(
         self, reply: Reply, shard: int, requester: NodeId, replicas: ReplicaRequest, now: int
@@ -228,10 +228,48 @@ class ShardSender:
 
     def _empty_of(self, shards: Sequence[int], lent: Mapping[int, Sequence[bytes]]) -> list[int]:
         """Return the shards that this node holds and that have no counter and no lease."""
-        if not self.index.is_used or self._ownership.covers:
+        if not self.index.is_used:
             return []
         held, has_keys = self._ownership.held, self.index.has_keys
         return [each for each in shards if held[each] and not has_keys(each) and each not in lent]
+
+    def _send_empty(
+        self, reply: Reply, shards: Sequence[int], to: NodeId, number: int, mark: int, now: int
+    ) -> list[int]:
+        """Stop holding shards without counters, and add them to the answer as few groups.
+
+        Most shards of most clusters have no counters. While this node covers shards, those that
+        have other data to send are left out, and those after the last group that an answer may
+        have. Returns the shards that were added.
+        """
+        groups = [(OutgoingTransfer(to, now, number, [NOTHING], ""), shards)] if shards else []
+        if self._ownership.covers:
+            groups = self._alike(shards, to, number, mark, now)
+        for transfer, alike in groups:
+            self._ownership.release_empty(alike, now)
+            self._transfers.add(alike, transfer)
+            reply.add_transfer(alike, transfer, 0)
+        return [shard for _, alike in groups for shard in alike]
+
+    def _alike(
+        self, shards: Sequence[int], to: NodeId, number: int, mark: int, now: int
+    ) -> list[tuple[OutgoingTransfer, Sequence[int]]]:
+        """Return transfers of shards that have nothing to send, each with its shards."""
+        groups: dict[tuple[object, ...], tuple[OutgoingTransfer, list[int]]] = {}
+        ownership, decided = self._ownership, self._ownership.decided_checks
+        for shard in shards:
+            log, is_blind = ownership.log_of(shard), ownership.is_blind(shard)
+            if shard in ownership.regained or (log is not None and log.has_data):
+                continue
+            if decided.of_shard(shard, 0 if log is None else log.since, now):
+                continue
+            each = self._transfer(shard, to, number, mark, [NOTHING], log, is_blind, now)
+            about = each.taken_from, each.is_from_before, each.ask, each.copied_at
+            groups.setdefault((*about, each.origins, each.marks), (each, []))[1].append(shard)
+            decided.on_charges_transferred(shard, now)
+            if len(groups) == _SHARDS_PER_ANSWER:
+                break
+        return [*groups.values()]
 
     def _send(
         self,
@@ -247,10 +285,6 @@ class ShardSender:
 
         All transfers of one answer have the same `number` and `mark`.
         """
-        if not keys and not self._ownership.covers:
-            self._ownership.release_empty([shard])
-            self._transfers.add([shard], OutgoingTransfer(to, now, number, [NOTHING], ""))
-            return
         counts = self._engine.pack(keys, now, with_unused=False)
         released = self._ownership.release(shard, now)
         cover = released.cover
@@ -264,6 +298,9 @@ class ShardSender:
             add_unused(columns, cover.log.unused_keys)
             rows, counts = log_rows(cover.log, columns, now), PackedSnapshot.of(columns)
         parts = cut(counts, rows, self._least_parts)
+        decided = self._ownership.decided_checks
+        add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
+        decided.on_charges_transferred(shard, now)
         transfer = self._transfer(shard, to, number, mark, parts, cover, released.is_blind, now)
         if counts.count and is_standby_for(shard):
             origins = [self._ownership.origins.of(shard)]
@@ -288,9 +325,6 @@ class ShardSender:
         now: int,
     ) -> OutgoingTransfer:
         """Build a transfer of counters in parts."""
-        decided = self._ownership.decided_checks
-        add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
-        decided.on_charges_transferred(shard, now)
         marks = [mark]
         if cover is not None:
             marks = [*marks, cover.mark, *sorted(cover.marks)][:MAX_ORIGINS]

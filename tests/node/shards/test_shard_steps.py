@@ -177,6 +177,24 @@ async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
     assert turns.most <= 32
 
 
+async def test_an_owner_receives_shards_without_counters_that_were_covered_in_small_steps(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.ownership.take_over_blind(range(1000), B, NOW, [])
+        turns = Turns(lambda: owner.ownership.count)
+        await trio.sleep(0.1)
+
+        owner.handoff.reclaim(A, range(1000), is_done.set)
+        await is_done.wait()
+        nursery.cancel_scope.cancel()
+
+    assert owner.ownership.count == 1000
+    assert turns.most <= 32
+
+
 async def test_a_member_that_waited_long_for_its_step_answers_a_request_for_shards(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,7 +293,7 @@ def test_the_held_states_follow_changes_of_many_shards() -> None:
     host.ownership.start([1, SHARD])
     states = host.ownership.held_states()
     assert {shard for shard, state in enumerate(states) if state} == {1, SHARD}
-    host.ownership.release_empty([1])
+    host.ownership.release_empty([1], NOW)
     states = host.ownership.held_states()
     assert {shard for shard, state in enumerate(states) if state} == {SHARD}
 

@@ -155,6 +155,23 @@ async def test_whole_shards_of_a_reply_are_taken_before_the_parts_of_others_are_
     assert await receiver.receive(NodeId("b"), Pulled(1, groups, counts, []), set(), take) == []
 
 
+async def test_shards_with_counters_are_taken_before_the_many_others_of_a_reply() -> None:
+    shards = [*range(100)]
+    group = replace(ABOUT, shards=shards, sizes=[0] * 99 + [1], parts=1)
+    sender, taken = Sender({}), list[int]()
+
+    def take(name: NodeId, transfer: IncomingTransfer) -> bool:
+        taken.append(transfer.shard)
+        return True
+
+    receiver = ShardReceiver(Counters(), lambda name: cast(Link, sender), ShardSteps())
+    reply = Pulled(1, [group], packed([b"a"], [[1]]), [])
+
+    assert await receiver.receive(NodeId("b"), reply, {*shards}, take) == []
+    assert taken == [99, *range(99)]
+    assert sender.acknowledged == [(12, shards)]
+
+
 class Slow:
     """Link to a member that answers pings for a time, and a request for shards later."""
 
