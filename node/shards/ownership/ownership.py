@@ -468,11 +468,8 @@ class ShardOwnership:
         return released
 
     def release_empty(self, shards: Sequence[int], now: int) -> None:
-        """Stop holding shards that have nothing to send, because they are being transferred."""
-        for shard in shards:
-            self._covers.pop(shard, None)
-            self.origins.touch(shard, now)
-        self._states.apply_to_all(shards, Event.SEND)
+        """See `ShardStates.release_empty`."""
+        self._states.release_empty(shards, now)
 
     def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int, now: int) -> None:
         """Drop the stored parts of shards whose receiver has acknowledged the transfer `number`.

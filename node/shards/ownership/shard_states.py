@@ -244,6 +244,13 @@ class ShardStates:
         transition = _TRANSITIONS[event][self._states[shard]]
         return () if transition is None else transition.actions
 
+    def release_empty(self, shards: Sequence[int], now: int) -> None:
+        """Stop holding shards that have nothing to send, because they are being transferred."""
+        for shard in shards:
+            self.covers.pop(shard, None)
+            self.origins.touch(shard, now)
+        self.apply_to_all(shards, Event.SEND)
+
     def ask_next_owner(self, shard: int, now: int) -> bool:
         """Cover another member that may hold a shard, because the owner does not; return whether
         there is one."""

@@ -38,6 +38,8 @@ _SHARDS_PER_ANSWER = 16
 """Keys in an answer, and shards with counters, above which no further shard is added. The receiver
 asks again for those. Sender and receiver each need one to two milliseconds for one answer. While
 shards are covered, this is also the number of groups of shards without counters."""
+_GROUPED_PER_ANSWER = 128
+"""Shards without counters that are compared for one answer, while shards are covered."""
 _ALL_SHARDS = range(SHARDS)
 _RECEIVING_NS = 1_000_000_000
 """Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
@@ -110,8 +112,9 @@ class ShardSender:
             self._lender.forget_unreported([*compress(ended, pick(ended, is_asked))])
         mark = self._ownership.origins.new_mark()
         empty = self._empty_of(pull.shards, lent)
-        sent = self._send_empty(reply, empty, requester, number, mark, now)
-        done, given = {*sent, *again}, len(sent)
+        most = _GROUPED_PER_ANSWER if self._ownership.covers else SHARDS
+        sent = self._send_empty(reply, empty[:most], requester, number, mark, now)
+        done, given = {*sent, *empty[most:], *again}, len(sent)
         for shard in [shard for shard in pull.shards if shard not in done]:
             if _is_full(reply):
                 break

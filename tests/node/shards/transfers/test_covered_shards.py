@@ -26,7 +26,7 @@ from tests.node.shards.transfer_peers import (
 
 S = 10**9
 OTHER = shard_of(OTHER_KEYS[0])
-MANY = range(256)
+MANY = range(128)
 D = NodeId("d")
 
 
@@ -124,7 +124,20 @@ def test_an_answer_has_at_most_16_groups_and_16_single_shards() -> None:
         counts.append(len(reply.groups))
         left.difference_update(*[group.shards for group in reply.groups])
 
-    assert counts == [16 + 16] * 8
+    assert counts == [16 + 16] * 4
+
+
+def test_an_answer_has_at_most_128_grouped_shards() -> None:
+    peer = node()
+    peer.ownership.take_over_blind(range(300), A, NOW, [])
+
+    counts, left = [], {*range(300)}
+    while left:
+        reply = asked(peer, A, *sorted(left))
+        counts.append([len(group.shards) for group in reply.groups])
+        left.difference_update(*[group.shards for group in reply.groups])
+
+    assert counts == [[128], [128], [44]]
 
 
 def log_refund(host: Host) -> None:
