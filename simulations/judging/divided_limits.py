@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ringfence.limiter import Limit
+from ringfence.peering.routing.hedging import MIN_MARGIN
 from ringfence.wire import Source
 from simulations.judging.counted_units import CounterView, Row
 from simulations.judging.excuses import Place
@@ -71,7 +72,10 @@ def judge_divided(
         spend for row in rows for spend in counter.spends(_lost_anywhere(counter, row, places))
     ]
     spends += [refunded_units(counter, answer) for answer in refunded]
-    spends += [spend for part in parts.values() for row in rows for spend in _late(part.view, row)]
+    for row in rows:
+        late = [spend for part in parts.values() for spend in _late(part.view, row)]
+        # One lender counts an admitted check in time, so only the others may do so too late.
+        spends += late[: max(0, len(parts) - 2)] if row.answer.allowed else late
     questions = [counter.question(row.answer) for row in asked]
     *found, last = bounds(Terms.of(counter.limit), spends, [*questions, counter.reading(*read)])
     uncertain = frozenset[str]().union(
@@ -299,12 +303,18 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
 
 
 def _late(view: CounterView, row: Row) -> Iterator[Spend]:
-    """Yield the units that this part may have counted for a denied check after the data center that
-    asked for it no longer waited, because a fault or a broken connection held the request up."""
+    """Yield the units that this part may have counted for a check after the member that asked for
+    it no longer waited, because a fault or a broken connection held the request up.
+
+    A member has denied the check, or a second member has borrowed the units elsewhere meanwhile.
+    """
     answer = row.answer
-    if answer.datacenter == view.datacenter or answer.allowed or _is_local(view, answer):
+    if answer.datacenter == view.datacenter or _is_local(view, answer):
         return
-    has_waited = answer.answered_at - answer.asked_at >= _GIVEN_UP_S
+    if answer.allowed and not answer.spends:
+        return
+    waits_s = MIN_MARGIN if answer.allowed else _GIVEN_UP_S
+    has_waited = answer.answered_at - answer.asked_at >= waits_s
     verbs = _HOLDING_UP if has_waited else _SILENCING
     excuses = view.row(answer).excuses
     here = view.place_of(answer)

@@ -293,6 +293,33 @@ def test_only_units_that_a_fault_held_up_stay_counted_where_they_are(fault, last
 
 
 @pytest.mark.parametrize(
+    ("fault", "lasts", "datacenters", "most"),
+    [
+        (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.09, 3, 1),
+        (Fault(2.5, "busy", 5, {"node": "n2,n3", "cost_ms": 20}), 0.09, 3, 1),
+        (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.09, 2, 0),  # No third one lends.
+        (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.001, 3, 0),
+        (Fault(5.0, "busy", 6, {"node": "n2", "cost_ms": 20}), 0.09, 3, 0),
+        (Fault(2.5, "errors", 5, {"node": "n2"}), 0.09, 3, 0),
+        (None, 0.09, 3, 0),
+    ],
+)
+def test_a_lender_may_count_a_check_that_another_one_has_allowed_meanwhile(
+    fault, lasts, datacenters, most
+):
+    rules = load_text(RULES.replace("unit: 4", "unit: 6")).rules.rules()
+    parts = {"parts": next(rule for rule in rules if rule.path[-1][0] == "parts")}
+    allowed = replace(answered(3.0), answered_at=3.0 + lasts)
+    answers, faults = [answered(1.0), allowed], [] if fault is None else [fault]
+
+    for lent in range(1, 4):
+        found = violations(
+            parts, answers, {"dc1": 1, "dc2": lent}, datacenters=datacenters, faults=faults
+        )
+        assert found == ["invented_hits"] * (lent > 1 + most)
+
+
+@pytest.mark.parametrize(
     ("at", "pair", "lent", "expected"),
     [
         (2.9, ["owner", "lender"], 1, []),
