@@ -228,10 +228,11 @@ def test_a_denied_group_is_refunded_in_another_data_center_while_a_node_is_busy(
     assert run_drawn(3830224, "busy@1.95-3.95 node=n5 cost_ms=20", loads=loads, **case) == []
 
 
-@pytest.mark.parametrize("by_s", [5, 7])
-def test_a_standby_whose_clock_is_ahead_forgets_windows_earlier(by_s: float) -> None:
+@pytest.mark.parametrize("node", ["n1", "n2"])
+@pytest.mark.parametrize("by_s", [-3600, 5, 7, 12, 3600])
+def test_a_standby_with_another_clock_forgets_or_refuses_windows(by_s: float, node: str) -> None:
     """Two nodes cannot find out whose clock is wrong."""
     loads = (Load(rule="short", per_second=12, keys=12),)
     case = {"nodes": 2, "rules": SHORT, "loads": loads, "calm_load": 10.0}
 
-    assert run_drawn(2000978, f"clock_step@5.68-5.98 node=n1 by_s={by_s}", **case) == []
+    assert run_drawn(2000978, f"clock_step@5.68-5.98 node={node} by_s={by_s}", **case) == []

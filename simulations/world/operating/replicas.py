@@ -68,6 +68,8 @@ class _Counters:
     """Present instant on the clock of the node."""
     limits: dict[bytes, Limit]
     """Limit that last counted each key."""
+    states: dict[bytes, list[int]]
+    """Numbers of each key's counter, also if the node refuses to restore them."""
     since: dict[bytes, int]
     """Instant at which the node got the counter of each key."""
 
@@ -76,11 +78,12 @@ class _Counters:
         """Restore the counters that a node has got at different instants."""
         engine = Engine(max_keys=1 + sum(len(counts.keys) for _, counts in parts))
         engine.set_rules(engine_rules(node.rules.current.rules()))
-        found = cls(engine, node.clock.now(), {}, {})
+        found = cls(engine, node.clock.now(), {}, {}, {})
         for at, counts in parts:
             engine.restore(counts, at)
-            for key, number in zip(counts.keys, counts.which, strict=True):
-                found.limits[key], found.since[key] = counts.limits[number], at
+            for key, state, number in zip(counts.keys, counts.states, counts.which, strict=True):
+                found.limits[key], found.states[key] = counts.limits[number], state
+                found.since[key] = at
         return found
 
     def used(self, key: bytes, later_ns: int = 0) -> int:
@@ -151,11 +154,22 @@ class _Comparison:
             # If the clock of the standby is ahead, windows have ended there already.
             ahead = max(0, replica.now - counted.now)
             is_wrong = not counted.used(key, ahead) <= replicated <= used
+            is_wrong &= not self._is_refused(counted, replica, key, limit)
         else:
             error_ns, is_late = self._age_error(replica, key)
             is_wrong = counted.used(key, error_ns) > replicated
             is_wrong |= not is_late and replica.used(key, error_ns) > used
         return f"{replicated} units, not {used}" if is_wrong else ""
+
+    def _is_refused(self, counted: _Counters, replica: _Counters, key: bytes, limit: Limit) -> bool:
+        """Return whether a standby has the right windows, but refuses them.
+
+        They have not begun at its clock, because a fault set this clock or the owner's wrong.
+        """
+        place = self._excuses.place(self._datacenter, shard_of(key))
+        wrong_ns = self._excuses.clocks.steps_s(place) * NS_PER_SECOND
+        is_behind = limit.period_ns // limit.slots < counted.now - replica.now <= wrong_ns
+        return is_behind and replica.states.get(key) == counted.states.get(key)
 
     def _age_error(self, replica: _Counters, key: bytes) -> tuple[int, bool]:
         """Return by how many ns the age of a replica may be wrong, and whether a fault may have

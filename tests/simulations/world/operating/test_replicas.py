@@ -5,6 +5,7 @@ import pytest
 from node.cross_dc.counts import CrossDcCounts
 from node.shards.replicas import Replicas
 from node.shards.replication import Replication
+from simulations.judging.excuses.clock_errors import ClockErrors
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.scenario import Fault, Load, Scenario
 from simulations.world.run import simulate
@@ -17,14 +18,15 @@ descriptors:
   - key: shared
     rate_limit: {unit: minute, requests_per_unit: 20, algorithm: leaky_bucket, scope: global}
 """
+AN_HOUR_AHEAD = Fault(2, "clock_step", None, {"node": "n1", "by_s": 3600})
 
 
-def violated(*faults, level="core", rules=RULES, rule="exact", datacenters=1):
+def violated(*faults, level="core", rules=RULES, rule="exact", datacenters=1, nodes=3):
     case = Scenario(
         "replicas",
         "for a test",
         level=level,
-        nodes=3 * datacenters,
+        nodes=nodes * datacenters,
         datacenters=datacenters,
         seconds=6.0,
         calm=10.0,
@@ -65,8 +67,17 @@ def test_a_replica_that_is_not_sent_is_noticed(monkeypatch):
     assert "replicas" in violated()
 
 
-@pytest.mark.parametrize("more", [{}, {"rules": BUCKETS, "rule": "bucket"}, {"rule": "window"}])
-def test_a_replica_that_is_not_updated_is_noticed(monkeypatch, more):
+@pytest.mark.parametrize(
+    ("faults", "more"),
+    [
+        ([], {}),
+        ([], {"rules": BUCKETS, "rule": "bucket"}),
+        ([], {"rule": "window"}),
+        # The standby refuses the windows in any case, as they have not begun at its clock.
+        ([AN_HOUR_AHEAD], {"rule": "window", "nodes": 2}),
+    ],
+)
+def test_a_replica_that_is_not_updated_is_noticed(monkeypatch, faults, more):
     keep = Replicas.keep
 
     def first_only(self, sender, counts, *args):
@@ -75,7 +86,15 @@ def test_a_replica_that_is_not_updated_is_noticed(monkeypatch, more):
 
     monkeypatch.setattr(Replicas, "keep", first_only)
 
-    assert "replicas" in violated(**more)
+    assert "replicas" in violated(*faults, **more)
+
+
+def test_windows_that_a_standby_refuses_by_its_clock_are_excused_only_after_a_step(monkeypatch):
+    assert violated(AN_HOUR_AHEAD, rule="window", nodes=2) == set()
+
+    monkeypatch.setattr(ClockErrors, "steps_s", lambda self, place: 0.0)
+
+    assert "replicas" in violated(AN_HOUR_AHEAD, rule="window", nodes=2)
 
 
 def test_a_replica_of_a_bucket_that_drains_by_an_old_limit_is_noticed(monkeypatch):
