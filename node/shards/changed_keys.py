@@ -39,8 +39,8 @@ class ChangedKeys:
         self._notification.set()
 
     async def wait(self) -> None:
-        """Wait until there are changed keys."""
-        while not self.frames and not self._keys:
+        """Wait until there are changed keys, or until the next call of `notify`."""
+        if not self.frames and not self._keys:
             self._notification = runtime.Event()
             await self._notification.wait()
 

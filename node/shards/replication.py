@@ -1,4 +1,5 @@
-"""Replication of changed counters to the standby of each shard.
+"""Replication of changed counters to the standby of each shard, or to two standbys, see
+`second_standbys`.
 
 Decides when to send, to which member, and how much at a time. A round sends all counters that have
 changed, in steps between which other tasks run. While a standby has not acknowledged several
@@ -14,6 +15,7 @@ from hashring import SHARDS, NodeId, Ring, group_by, shard_of
 from node.context.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.ownership.second_standbys import SecondStandbys, standbys_of
 from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.unacknowledged_transfers import BYTES_PER_PART, size_of_remote
 from ringfence import runtime
@@ -45,14 +47,10 @@ _MOST_MARKED = 20_000
 """Keys that wait to be sent, above which no further keys are marked for a new standby. A node may
 have millions of keys, and a change of a counter must not wait behind all of them."""
 _ALL = range(SHARDS)
-_NO_STANDBYS = (None,) * SHARDS
 
 
 class Replication:
     """Sends changed counters of the shards that this node holds to their standbys."""
-
-    _has_second = b""
-    """By shard: 1 if `_check_ring` has another standby than `_ring`; empty without such shards."""
 
     def __init__(
         self,
@@ -77,7 +75,7 @@ class Replication:
         self._counters = counters
         self._link_to, self._clock, self._containment = link_to, clock, containment
         self._max_keys = max_keys
-        self._ring = self._check_ring = Ring.of(())
+        self._ring, self._second = Ring.of(()), SecondStandbys(me, ownership, max_keys)
         self._in_flight: dict[NodeId, dict[int, int]] = {}
         """Unacknowledged frames by standby and number, each with the instant of its oldest
         change."""
@@ -98,15 +96,11 @@ class Replication:
     def on_ring_change(self, old: Ring, new: Ring, check_ring: Ring) -> None:
         """Follow a change of the ring; a new standby needs all counters of its shards.
 
-        `new` contains members that are joining. `check_ring` does not: by this ring, checks are
-        sent to owners and standbys. So until the others have joined, some shards have two standbys.
+        Checks are sent by `check_ring`, which does not contain joining members.
         """
+        self._ring = new
         self._ring_changes.append((old, new))
-        self._has_second = b""
-        if check_ring.members != new.members:
-            self._ring_changes.append((self._check_ring, check_ring))
-            self._has_second = _second_standbys(self._me, new, check_ring)
-        self._ring, self._check_ring = new, check_ring
+        self._changed.update(self._second.on_ring_change(new, check_ring))
         self._wake.set()
 
     def on_member_restarted(self, name: NodeId) -> None:
@@ -126,7 +120,8 @@ class Replication:
 
     async def _send_rounds(self) -> None:
         while True:
-            await self._changed.wait()  # An idle node does not wake.
+            if not self._second.owed:
+                await self._changed.wait()  # An idle node does not wake.
             if self._changed_since is None:
                 self._changed_since = self._clock()
             with runtime.move_on_after(INTERVAL):  # Changes of one interval leave together.
@@ -139,7 +134,7 @@ class Replication:
     @property
     def backlog(self) -> int:
         """Return the number of changed keys that wait until they are sent to a standby."""
-        return len(self._changed.keys)
+        return len(self._changed.keys) + self._second.backlog
 
     @property
     def age_ms(self) -> int:
@@ -170,6 +165,9 @@ class Replication:
             self._send_step(self._changed.take(most), busy, since)
             left -= most
             yield
+        for standby in [*self._second.owed]:
+            while standby in self._second.owed and self._send_owed(standby, busy, since):
+                yield
         if not self.backlog:
             self._changed_since = None
 
@@ -181,59 +179,61 @@ class Replication:
         self._sender.index.add(dropped)
         return len(dropped)
 
-    def _hold_back(self, keys: Iterable[bytes], since: int) -> None:
-        """Send keys in a later round; `since` is the instant of their oldest change."""
-        self._changed.update(keys)
+    def _hold_back(self, standby: NodeId, keys: Iterable[bytes], since: int) -> None:
+        """Send keys in a later round, only to this standby if they may have another one.
+
+        `since` is the instant of their oldest change.
+        """
+        if self._second:
+            self._owe(standby, keys)
+        else:
+            self._changed.update(keys)
         self._changed_since = min(since, self._changed_since or since)
 
+    def _owe(self, standby: NodeId, keys: Iterable[bytes]) -> None:
+        self._counters.add("keys_not_copied", self._second.owe(standby, keys))
+        self._changed.notify()
+
+    def _send_owed(self, standby: NodeId, busy: Collection[NodeId], since: int) -> bool:
+        """Send some of the keys that wait only for this standby, if it can get them."""
+        link = self._link_to(standby)
+        if link is None or self._is_busy(standby, busy):
+            return False
+        safe: list[bytes] = []
+        for key in self._second.take(standby, self._keys_per_step):
+            if self._second.is_safe(standby, key):
+                safe.append(key)
+            else:  # Its shard has moved, or is special now.
+                self._changed.add(key)
+        if safe:
+            self._send(standby, link, safe, self._clock(), since)
+        return True
+
     def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId], since: int) -> None:
-        """Send changed keys, except those of busy standbys, which remain changed."""
+        """Send changed keys to their standbys, except to busy ones, which get them later."""
         by_standby: dict[NodeId, list[bytes]] = {}
-        waiting: list[bytes] = []
+        waiting: dict[NodeId, list[bytes]] = {}
         groups = group_by(keys, self._ring.standby_by_shard, self._ownership.held)
         for standby in sorted(groups):
             if self._has_special_shards or standby == self._me:
                 for key in groups[standby]:
                     self._route(key, busy, by_standby, waiting)
             elif self._is_busy(standby, busy):
-                waiting += groups[standby]
+                waiting.setdefault(standby, []).extend(groups[standby])
             else:
                 by_standby.setdefault(standby, []).extend(groups[standby])
-        if self._has_second:
-            self._add_second(keys, busy, by_standby, waiting)
-        if waiting:
-            self._hold_back(waiting, since)
+        for standby, safe in self._second.groups(keys):
+            found = waiting if self._is_busy(standby, busy) else by_standby
+            found.setdefault(standby, []).extend(safe)
+        for standby, of_standby in waiting.items():
+            self._hold_back(standby, of_standby, since)
         now = self._clock()
         for standby, of_standby in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                self._hold_back(of_standby, since)
-            else:
+                self._hold_back(standby, of_standby, since)
+            elif of_standby:
                 self._send(standby, link, of_standby, now, since)
-
-    def _add_second(
-        self,
-        keys: Sequence[bytes],
-        busy: Collection[NodeId],
-        by_standby: dict[NodeId, list[bytes]],
-        waiting: list[bytes],
-    ) -> None:
-        """Add keys to the second standbys of their shards."""
-        held, covers = self._ownership.held, self._ownership.covers
-        may_be_newer = self._ownership.unasked.may_have_replica
-        groups = group_by(keys, self._check_ring.standby_by_shard, self._has_second)
-        for standby, of_standby in sorted(groups.items()):
-            safe = [
-                key
-                for key in of_standby
-                if held[shard := shard_of(key)]
-                and shard not in covers
-                and not may_be_newer(standby, shard)
-            ]
-            if safe and self._is_busy(standby, busy):
-                waiting += safe
-            elif safe:
-                by_standby.setdefault(standby, []).extend(safe)
 
     @property
     def _has_special_shards(self) -> bool:
@@ -246,7 +246,7 @@ class Replication:
         key: bytes,
         busy: Collection[NodeId],
         by_standby: dict[NodeId, list[bytes]],
-        waiting: list[bytes],
+        waiting: dict[NodeId, list[bytes]],
     ) -> None:
         """Add a changed key to those of its standby, or to the waiting ones."""
         shard = shard_of(key)
@@ -271,7 +271,7 @@ class Replication:
             )
         )
         if may_overwrite or self._is_busy(standby, busy):
-            waiting.append(key)
+            waiting.setdefault(standby, []).append(key)
         else:
             by_standby.setdefault(standby, []).append(key)
 
@@ -301,7 +301,7 @@ class Replication:
         def on_reply(reply: object) -> None:
             del frames[number]
             if not isinstance(reply, Done):
-                self._hold_back(keys, since)
+                self._hold_back(standby, keys, since)
                 self._counters.add("copies_lost")
                 return
             if self._clock() - since > _MAX_AGE_NS:
@@ -327,11 +327,15 @@ class Replication:
         while True:
             await self._wake.wait()
             self._wake = runtime.Event()
+            second = self._second.shards_with_new_one(self._restarted_members)
             changed = self.shards_with_new_standby()
-            for some in self._engine.key_slices(_SLICE) if changed else ():
+            for some in self._engine.key_slices(_SLICE) if changed or second else ():
                 while self.backlog > _MOST_MARKED:
                     await self._round_ended.wait()
                 self.mark(some, changed)
+                marked = [key for key in some if shard_of(key) in second]
+                for standby, keys in self._second.groups(marked):
+                    self._owe(standby, keys)
                 await runtime.checkpoint()
 
     def shards_with_new_standby(self) -> set[int]:
@@ -341,27 +345,23 @@ class Replication:
         changed: set[int] = set()
         held = list(compress(_ALL, self._ownership.held))  # In a large cluster, few shards.
         for old, new in ring_changes:
-            before, after = _standbys(old), _standbys(new)
+            before, after = standbys_of(old), standbys_of(new)
             changed.update([shard for shard in held if before[shard] != after[shard]])
         if restarted_members:
-            now = _standbys(self._ring)
+            now = standbys_of(self._ring)
             changed.update([shard for shard in held if now[shard] in restarted_members])
         return changed
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
         """Mark those of `keys` that belong to the given shards, so that their counters are sent to
-        the standby."""
-        self._changed.update([key for key in keys if shard_of(key) in shards])
-
-
-def _second_standbys(me: NodeId, ring: Ring, check_ring: Ring) -> bytes:
-    """Return one byte per shard: 1 if the standby in `check_ring` is not the one in `ring`, but
-    another member of it than `me`; empty without such shards."""
-    others = {member.name for member in ring.members if member.name != me}
-    standbys = zip(_standbys(ring), _standbys(check_ring), strict=True)
-    found = bytes([second != first and second in others for first, second in standbys])
-    return found if any(found) else b""
-
-
-def _standbys(ring: Ring) -> Sequence[NodeId | None]:
-    return ring.standby_by_shard or _NO_STANDBYS
+        the standby. A second standby has them already."""
+        marked = [key for key in keys if shard_of(key) in shards]
+        if not self._second:
+            self._changed.update(marked)
+            return
+        for key in marked:
+            standby = self._ring.standby(shard_of(key))
+            if standby is None or standby == self._me:
+                self._changed.add(key)
+            else:
+                self._owe(standby, [key])

@@ -21,17 +21,25 @@ class Links:
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, Copy]] = []
         self.pending: list[Callable[[object], None]] = []
+        self._receivers: list[NodeId] = []
+        """Receivers of the pending frames."""
         self.are_down = False
 
     def to(self, name: NodeId) -> Link | None:
         return None if self.are_down else cast(Link, _Way(self, name))
 
-    def answer(self, reply: object) -> None:
-        self.pending.pop(0)(reply)
+    def wait_for(self, receiver: NodeId, on_reply: Callable[[object], None]) -> None:
+        self._receivers.append(receiver)
+        self.pending.append(on_reply)
 
-    def answer_all(self) -> None:
-        while self.pending:
-            self.answer(Done(1))
+    def answer(self, reply: object, place: int = 0) -> None:
+        self._receivers.pop(place)
+        self.pending.pop(place)(reply)
+
+    def answer_all(self, except_of: NodeId | None = None) -> None:
+        for place in reversed(range(len(self.pending))):
+            if self._receivers[place] != except_of:
+                self.answer(Done(1), place)
 
     def take(self) -> list[tuple[NodeId, list[bytes]]]:
         """Return the receiver and the keys of each frame since the last call."""
@@ -49,7 +57,7 @@ class _Way:
         copy = decode(encode(make(1)))
         assert isinstance(copy, Copy)
         self._links.sent.append((self._name, copy))
-        self._links.pending.append(on_reply)
+        self._links.wait_for(self._name, on_reply)
 
 
 class World:
@@ -65,6 +73,7 @@ class World:
             *(self.links.to, lambda: self.now, CONTAINMENT),
             max_keys=100_000,
         )
+        self.second = self.replication._second
         if members:
             self.replication.on_ring_change(ring(), *[ring(*members)] * 2)
             self.replication.shards_with_new_standby()

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import NodeId, Ring, shard_of
-from ringfence.wire import Source
+from ringfence.wire import Done, Source
 from tests.node.cluster import address_of, counter, ring_of, world
 from tests.node.shards.replication.replication_world import MANY, World, held_by
 from tests.node.shards.transfer_peers import A, B, C, ring
@@ -20,12 +20,18 @@ descriptors:
 """
 
 
+def second_of(w: World) -> set[int]:
+    """Return the shards whose second standby is new since the last call."""
+    return w.second.shards_with_new_one([])
+
+
 def joining(ring_with: Ring, ring_without: Ring) -> World:
     """Return a node that knows a joining member: it is in the first ring only."""
     w = World()
     w.replication.on_ring_change(ring(), ring_without, ring_without)
     w.replication.on_ring_change(ring_without, ring_with, ring_without)
     w.replication.shards_with_new_standby()
+    second_of(w)
     return w
 
 
@@ -89,22 +95,100 @@ def test_a_present_standby_that_may_have_newer_counters_gets_none(way: str) -> N
     assert B not in [to for to, _ in w.links.take()]
 
 
-def test_a_busy_second_standby_gets_the_counter_later() -> None:
-    w, key, of_b = joining(THREE, TWO), key_between(A, C, B), held_by(A, B, THREE)
-    w.hold(key, of_b)
+@pytest.mark.parametrize(("busy", "other"), [(B, C), (C, B)])
+def test_a_busy_standby_gets_a_counter_later_and_the_other_one_gets_it_once(
+    busy: NodeId, other: NodeId
+) -> None:
+    w, key, of_busy = joining(THREE, TWO), key_between(A, C, B), held_by(A, busy, THREE)
+    w.hold(key, of_busy)
     for _ in range(4):
-        w.spend(of_b)
+        w.spend(of_busy)
         w.round()
+    w.links.answer_all(except_of=busy)
     w.links.take()
     w.spend(key)
 
     w.round()
-    assert w.links.take() == [(C, [key])]
+    w.round()
+    assert w.links.take() == [(other, [key])]
     assert w.replication.backlog == 1
     w.links.answer_all()
     w.round()
 
-    assert (B, [key]) in w.links.take()
+    assert w.links.take() == [(busy, [key])]
+    assert w.replication.backlog == 0
+
+
+@pytest.mark.parametrize(("lost", "other"), [(B, C), (C, B)])
+def test_a_counter_whose_frame_is_lost_is_sent_again_only_to_this_standby(
+    lost: NodeId, other: NodeId
+) -> None:
+    w, key = joining(THREE, TWO), key_between(A, C, B)
+    w.hold(key)
+    w.spend(key)
+    w.round()
+    for to, _ in w.links.take():
+        w.links.answer(None if to == lost else Done(1))
+
+    w.round()
+
+    assert w.links.take() == [(lost, [key])]
+
+
+def test_only_the_next_standby_gets_the_counters_that_have_not_changed() -> None:
+    w = World()
+    w.replication.on_ring_change(ring(), TWO, TWO)
+    w.replication.shards_with_new_standby()
+    key = key_between(A, C, B)
+    w.hold(key)
+    w.replication.on_ring_change(TWO, THREE, TWO)
+
+    w.replication.mark([key], w.replication.shards_with_new_standby())
+    w.round()
+
+    assert w.links.take() == [(C, [key])]
+
+
+def test_waiting_counters_are_sent_when_the_member_has_joined() -> None:
+    w, key = joining(THREE, TWO), key_between(A, C, B)
+    w.hold(key)
+    w.links.are_down = True
+    w.spend(key)
+    w.round()
+    w.links.are_down = False
+
+    w.replication.on_ring_change(THREE, THREE, THREE)
+    w.round()
+
+    assert w.links.take() == [(C, [key])]
+
+
+def test_a_restarted_second_standby_gets_its_counters() -> None:
+    w = joining(THREE, TWO)
+    w.hold(*MANY[:300])
+    held = {shard_of(key) for key in MANY[:300]}
+
+    assert w.second.shards_with_new_one([B]) == {
+        shard for shard in held if B == TWO.standby(shard) != THREE.standby(shard)
+    }
+    assert w.second.shards_with_new_one([C]) == set()
+
+
+async def test_a_second_standby_that_was_busy_gets_its_counters_without_another_change(
+    autojump_clock: MockClock,
+) -> None:
+    w, key = joining(THREE, TWO), key_between(A, C, B)
+    w.hold(key)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(w.replication.run)
+        w.spend(key)
+        await trio.sleep(0.2)
+        for to, _ in w.links.take():
+            w.links.answer(None if to == B else Done(1))
+        await trio.sleep(0.2)
+        nursery.cancel_scope.cancel()
+
+    assert w.links.take() == [(B, [key])]
 
 
 def test_a_new_present_standby_gets_all_counters_of_its_shards() -> None:
@@ -115,9 +199,15 @@ def test_a_new_present_standby_gets_all_counters_of_its_shards() -> None:
 
     held = {shard_of(key) for key in MANY[:300]}
     before, after = ring(A, B, D), ring(A, D)
-    new = {shard for shard in held if before.standby(shard) != after.standby(shard)}
+    new = {
+        shard
+        for shard in held
+        if ring(A, C, D).standby(shard) != after.standby(shard) != before.standby(shard)
+        and after.standby(shard) != A
+    }
     assert new
-    assert new <= w.replication.shards_with_new_standby()
+    assert second_of(w) == new
+    assert second_of(w) == set()
 
 
 async def test_a_standby_has_the_counters_of_an_owner_that_is_lost_while_a_member_joins(
