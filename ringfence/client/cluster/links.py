@@ -16,6 +16,8 @@ from ringfence.wire import Hello, MemberRow, Members, Message, Rules
 __all__ = ["Links"]
 
 _Reply = TypeVar("_Reply", Members, Rules)
+_MOST_RETIRED = 256
+"""Most retired links whose numbers are remembered."""
 _MOST_ELSEWHERE = 3
 """Members of other data centers that a client asks when it reaches no node."""
 
@@ -44,6 +46,9 @@ class Links:
         self._view = view
         self._local_cache = local_cache
         self._links: dict[Address, Link] = {}
+        self._retired: dict[Address, tuple[int, int]] = {}
+        """Session and next sequence number of retired links. A new link to the same node continues
+        with them, so that the node knows from which process it has them."""
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
@@ -79,16 +84,18 @@ class Links:
         """Return the link to an address; create it if needed."""
         link = self._links.get(address)
         if link is None:
+            # Nodes identify requests by session and number, and each link counts its own.
+            session, first_seq = self._retired.pop(address, (self._random.getrandbits(64), 1))
             link = Link(
                 self._transport,
                 address,
-                # Nodes identify requests by session and number, and each link counts its own.
-                replace(self._hello, session=self._random.getrandbits(64)),
+                replace(self._hello, session=session),
                 self._settings,
                 self._listener,
                 self._random,
                 self._view,
                 self._local_cache,
+                first_seq=first_seq,
             )
             self._links[address] = link
         return link
@@ -118,6 +125,9 @@ class Links:
             if not any([link is each for each in kept]):
                 del self._links[address]
                 link.retire()
+                self._retired[address] = link.numbers
+                if len(self._retired) > _MOST_RETIRED:
+                    del self._retired[next(iter(self._retired))]
 
     def close(self) -> None:
         """Close the links to all nodes."""

@@ -56,18 +56,20 @@ class Link:
         local_cache: LocalDecisions | None = None,
         prove: Prove | None = None,
         node: str = "",
+        first_seq: int = 1,
     ) -> None:
         """`local_cache`, when given, stores the denials of this member and borrows units from it.
 
         `prove`, when given, creates the credential of the `Hello` for each connection. `node` is
-        the name of the node that must answer, when it is known.
+        the name of the node that must answer, when it is known. Requests are numbered from
+        `first_seq` on.
         """
         self.address = address
         self.takes_reports = True
         """Whether the member may support reports of decisions; old versions refuse them."""
         self._transport = transport
         self._settings = settings
-        self._queue = RequestQueue(settings, view, hello.session, transport.report)
+        self._queue = RequestQueue(settings, view, hello.session, transport.report, first_seq)
         self._timeouts = TimeoutWatcher(transport)
         self._subscription = DenialSubscription(self, local_cache)
         self._is_reporting = False
@@ -90,6 +92,11 @@ class Link:
             listener.on_slots_free,
             self._on_unknown_message,
         )
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Session and next sequence number of its requests."""
+        return self._queue.session, self._queue.next_seq
 
     @property
     def name(self) -> str:

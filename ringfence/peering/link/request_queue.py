@@ -42,7 +42,12 @@ class RequestQueue:
     without one."""
 
     def __init__(
-        self, settings: LinkSettings, view: Callable[[], int], session: int, report: OnError
+        self,
+        settings: LinkSettings,
+        view: Callable[[], int],
+        session: int,
+        report: OnError,
+        first_seq: int = 1,
     ) -> None:
         """`session` identifies the sender, so that the receiver can deduplicate its requests.
 
@@ -56,12 +61,12 @@ class RequestQueue:
         self.is_busy = False
         """Whether the last flush sent more than one check, so that more are likely to follow."""
         self._settings = settings
-        self._session = session
+        self.session = session
         self._view = view
         self._report = report
         self._queue: deque[QueuedBatch] = deque()
         self._calls: deque[_Call] = deque()
-        self._next_seq = 1
+        self.next_seq = first_seq
         self._unsent = 0
         """Checks and calls that could not be encoded since the last log record."""
         self._log_due = 0.0
@@ -191,7 +196,7 @@ class RequestQueue:
             due = now + self.in_flight.answer_timeout
             row = 0
             for queued in together:
-                queued.id = self._session, seq, row
+                queued.id = self.session, seq, row
                 row += len(queued.batch)
             self._send(seq, Frame(payload, now, due, together), send)
 
@@ -209,8 +214,8 @@ class RequestQueue:
 
     def take_seq(self) -> int:
         """Return a new sequence number, for the next message to the member."""
-        seq = self._next_seq
-        self._next_seq += 1
+        seq = self.next_seq
+        self.next_seq += 1
         return seq
 
     # -- waiting -------------------------------------------------------------------------------
