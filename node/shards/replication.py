@@ -165,8 +165,10 @@ class Replication:
             self._send_step(self._changed.take(most), busy, since)
             left -= most
             yield
-        for standby in [*self._second.owed]:
-            while standby in self._second.owed and self._send_owed(standby, busy, since):
+        for standby, owed in [*self._second.owed.items()]:
+            left = len(owed)
+            while left > 0 and self._send_owed(standby, busy, since):
+                left -= self._keys_per_step  # A lost link returns keys at once.
                 yield
         if not self.backlog:
             self._changed_since = None
@@ -197,7 +199,8 @@ class Replication:
     def _send_owed(self, standby: NodeId, busy: Collection[NodeId], since: int) -> bool:
         """Send some of the keys that wait only for this standby, if it can get them."""
         link = self._link_to(standby)
-        if link is None or self._is_busy(standby, busy):
+        is_owed = standby in self._second.owed
+        if link is None or not is_owed or self._is_busy(standby, busy):
             return False
         safe: list[bytes] = []
         for key in self._second.take(standby, self._keys_per_step):

@@ -76,7 +76,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.replication:Replication._mark_for_new_standbys",
-                "for some in self._engine.key_slices(_SLICE) if changed else ():",
+                "for some in self._engine.key_slices(_SLICE) if changed or second else ():",
                 "for some in ():",
             ),
         ),

@@ -24,6 +24,7 @@ class Links:
         self._receivers: list[NodeId] = []
         """Receivers of the pending frames."""
         self.are_down = False
+        self.fail_at_once = False
 
     def to(self, name: NodeId) -> Link | None:
         return None if self.are_down else cast(Link, _Way(self, name))
@@ -57,6 +58,9 @@ class _Way:
         copy = decode(encode(make(1)))
         assert isinstance(copy, Copy)
         self._links.sent.append((self._name, copy))
+        if self._links.fail_at_once:
+            on_reply(None)
+            return
         self._links.wait_for(self._name, on_reply)
 
 

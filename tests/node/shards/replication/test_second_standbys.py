@@ -79,6 +79,13 @@ def test_a_present_standby_that_leaves_gets_no_counters() -> None:
     assert w.links.take() == [(C, [key])]
 
 
+def test_a_node_is_no_second_standby_of_its_own_shards_and_sends_only_those_that_it_holds() -> None:
+    w, held = joining(THREE, TWO), key_between(A, C, B)
+    w.hold(held)
+
+    assert w.second.groups([*MANY]) == [(B, [held])]
+
+
 @pytest.mark.parametrize("way", ["covered", "not asked"])
 def test_a_present_standby_that_may_have_newer_counters_gets_none(way: str) -> None:
     w, key = joining(THREE, TWO), key_between(A, C, B)
@@ -133,6 +140,19 @@ def test_a_counter_whose_frame_is_lost_is_sent_again_only_to_this_standby(
     w.round()
 
     assert w.links.take() == [(lost, [key])]
+
+
+def test_a_link_that_fails_at_once_gets_a_counter_once_in_a_round() -> None:
+    w, key = joining(THREE, TWO), key_between(A, C, B)
+    w.hold(key)
+    w.links.fail_at_once = True
+    w.spend(key)
+    w.round()
+    w.links.take()
+
+    w.round()
+
+    assert sorted(w.links.take()) == [(B, [key]), (C, [key])]
 
 
 def test_only_the_next_standby_gets_the_counters_that_have_not_changed() -> None:
