@@ -69,8 +69,8 @@ class ShardPlacement:
         return all(pick(keys, self._held))
 
     def may_lend(self, key: bytes) -> bool:
-        """Whether this node owns a key by the ring, and no other reachable member may have its
-        counter."""
+        """Whether this node owns a key by the ring and holds its shard, and all members that may
+        have a replica of it have answered."""
         shard = shard_of(key)
         cover = self._ownership.covers.get(shard)
         is_whole = bool(self._ownership.held[shard]) and (cover is None or not cover.to_ask)

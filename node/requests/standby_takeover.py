@@ -78,7 +78,7 @@ class StandbyTakeover:
         self._pinged_at: dict[NodeId, float] = {}
         """When each owner was last pinged, in seconds of the runtime's clock."""
         self._returned_at: dict[NodeId, int] = {}
-        """When each member that was stopped last asked what was taken over, in ns."""
+        """When each member that was stopped last asked for the shards with decisions, in ns."""
         self._replica_at: dict[NodeId, int] = {}
         """When each member last sent a replica, in ns."""
 
@@ -179,7 +179,7 @@ class StandbyTakeover:
         return min(link.silent_s, self._back_for_ns(owner) / NS_PER_SECOND) >= _OWNER_SILENT_S
 
     def _back_for_ns(self, owner: NodeId) -> float:
-        """Return the time since a member, after a stall, asked which shards were taken over;
+        """Return the time since a member, after a stall, asked for the shards with decisions;
         infinite if it never asked."""
         at = self._returned_at.get(owner)
         return inf if at is None else self._now() - at

@@ -40,14 +40,15 @@ class FallbackLog:
         """Add units to the log that were admitted or charged at `now`."""
         _add(self._units, key, units, period_ns, now)
 
-    def take_back(self, key: bytes, units: int) -> int:
-        """Remove units that were refunded, the most recent units first; return their number."""
-        return _take_newest(self._units, key, units)
+    def take_back(self, key: bytes, units: int, charged_at: int | None = None) -> int:
+        """Remove units that were refunded: first those that were charged nearest to an instant, or
+        the most recent ones if it is None. Return their number."""
+        return _take(self._units, key, units, charged_at)
 
     def undo_refund(self, key: bytes, units: int, period_ns: int, now: int) -> None:
         """Remove units that were refunded here at `now` and by the owner, so that they are refunded
         once: first from the refunded units of the owner."""
-        left = units - _take_newest(self._refunded, key, units)
+        left = units - _take(self._refunded, key, units, None)
         if left:
             self.add(key, left, period_ns, now)
 
@@ -228,11 +229,15 @@ def _add_to_part(parts: dict[int, int], number: int, units: int) -> None:
     parts[number] = before + fitting(units, before)
 
 
-def _take_newest(rows: _Units, key: bytes, units: int) -> int:
-    """Remove units of a key, the most recent units first; return their number."""
-    _, parts = rows.get(key, (0, {}))
-    left = units
-    for number in sorted(parts, reverse=True):
+def _take(rows: _Units, key: bytes, units: int, at: int | None) -> int:
+    """Remove units of a key, those nearest to the instant `at` first, or the most recent ones if it
+    is None; return their number."""
+    period_ns, parts = rows.get(key, (1, {}))
+    left, numbers = units, sorted(parts, reverse=True)
+    if at is not None:
+        nearest = at * _PARTS // period_ns
+        numbers.sort(key=lambda number: abs(number - nearest))
+    for number in numbers:
         struck = min(left, parts[number])
         parts[number] -= struck
         left -= struck

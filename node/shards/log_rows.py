@@ -129,8 +129,11 @@ def without_refunds(
 
 
 class LiftedUnits:
-    """Units of checks that refunds and resets have removed from the log of one member, although
-    another member has also charged the checks."""
+    """Units that refunds and resets have removed from the fallback log of one member.
+
+    Another member may have charged the same checks. Then the refund or the reset applies to its
+    charge, too.
+    """
 
     def __init__(self, decided: Sequence[DecidedCheck], ages_ns: Mapping[CheckId, int]) -> None:
         """`decided` are the checks, refunds and resets of the member with the log, the newest one
@@ -155,10 +158,10 @@ class LiftedUnits:
         return check.id not in self._reset
 
     def take(self, check: DecidedCheck, units: int) -> int:
-        """Return how many of the `units` of a check that the log lacks must be removed from the
-        charge at the other member.
+        """Return how many units must be removed from the other member's charge of a check, and
+        count them as removed. The log lacks `units` of the check.
 
-        The result is 0 if the reset has removed that charge, too, because it was replicated before.
+        The result is 0 if a reset has removed that charge already, because it was replicated.
         """
         reset = self._reset.get(check.id)
         if reset is not None and reset.replica_age_ns:

@@ -159,7 +159,7 @@ class StallWatch:
             logger.log(
                 logging.WARNING if is_new else logging.DEBUG,
                 "process was stopped or overloaded: node=%s datagram_waited_ms=%d; "
-                "asking the other members which shards they took over",
+                "asking the other members in which shards they have decided checks",
                 *(self._node.name, held_up_ns // 1_000_000),
             )
         return held_up_ns

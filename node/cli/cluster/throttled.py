@@ -26,7 +26,7 @@ from node.metrics.throttled_keys import PERIOD
 from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.url import masked
-from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
+from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.peering.routing import Routes
 from ringfence.rules import RuleSet
 from ringfence.rules.descriptor_tree import place
@@ -97,22 +97,22 @@ def throttled(
 
     It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
     admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
-    nodes. Of several ports, one must answer. A node without an admin port counts from the first
-    such query on.
+    nodes. Of several ports, one must send its list. A node without an admin port counts from the
+    first such query on.
     """
     show = partial(_show, count, json_)
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = [*pool.map(lambda url: _ask_if_up(opener, url, headers, count), urls)]
+            answers = [*pool.map(lambda url: _ask_or_error(opener, url, headers, count), urls)]
         reports = [each for each in answers if isinstance(each, _Report)]
-        lost = [each for each in answers if isinstance(each, PeerUnavailable)]
+        errors = [each for each in answers if not isinstance(each, _Report)]
         if not reports:
-            raise lost[0]
+            raise errors[0]
         output = Output()
         show(reports, output)
-        for error in lost:
-            output.error(f"not asked: {error}")
+        for error in errors:
+            output.error(f"not counted: {error}")
         return None
     if token_file is not None or ca is not None:
         raise ConfigError(
@@ -272,13 +272,13 @@ def _headers(token_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _ask_if_up(
+def _ask_or_error(
     opener: OpenerDirector, url: str, headers: dict[str, str], count: int
-) -> _Report | PeerUnavailable:
-    """Return the answer of an admin port, or the error if it does not answer."""
+) -> _Report | RingfenceError:
+    """Return the list of an admin port, or the error if it sends none."""
     try:
         return _ask(opener, url, headers, count)
-    except PeerUnavailable as error:
+    except (ConfigError, PeerUnavailable, RemoteProtocolError) as error:
         return error
 
 

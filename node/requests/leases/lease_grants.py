@@ -62,9 +62,9 @@ def _itself(client: object) -> object:
 class Lender(Generic[ClientT]):
     """Leases that one node has granted. `recall(client, keys)` requests the unspent units."""
 
-    on_counted: Callable[[bytes, int, int], None] | None = None
-    """Called with a key, the units that its counter charged, or refunded if they are negative, and
-    the instant of their charge."""
+    on_counted: Callable[[bytes, int, int, int], None] | None = None
+    """Called with a key, the units that its counter charged, or refunded if they are negative, the
+    instant of their charge, and the present instant."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class Lender(Generic[ClientT]):
     def _charge(self, lease: _Lease[ClientT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
         if self.on_counted is not None:
-            self.on_counted(lease.key, units, now - age_ns)
+            self.on_counted(lease.key, units, now - age_ns, now)
         if self._on_settled is not None:
             self._on_settled(lease.client, lease.key, units)
 
@@ -355,7 +355,7 @@ class Lender(Generic[ClientT]):
             self._engine.refund([lease.key], [units], [age_ns], (), (), (), now)
             if self.on_counted is not None:
                 left = self._engine.used(lease.key, now)
-                self.on_counted(lease.key, min(0, left - before), now - age_ns)
+                self.on_counted(lease.key, left - before, now - age_ns, now)
             if self._on_changed is not None:
                 self._on_changed(lease.key)
 

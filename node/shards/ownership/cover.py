@@ -37,7 +37,8 @@ class Cover(Struct):
     log: FallbackLog = field(default_factory=FallbackLog)
     """Units admitted in the owner's place."""
     replicated_until: int = 0
-    """Instant in ns of the owner's newest replicated counter; 0 if it is unknown."""
+    """Instant in ns at which the newest counter of the shard arrived that the owner had replicated
+    here; 0 if there is none."""
     arrived_at: int = 0
     """Instant in ns at which the shard arrived; 0 when it was taken over."""
     is_owner_restarted: bool = False
@@ -67,7 +68,7 @@ class Cover(Struct):
     prune_at: int = FEWEST_KEYS
     """Number of `unsent` keys with which `add_unsent` looks for keys to forget."""
     is_used: bool = False
-    """Whether this node has decided checks of the shard."""
+    """Whether this node has decided checks of the shard, or has charged leases."""
 
     @property
     def has_decisions(self) -> bool:
@@ -90,7 +91,8 @@ class Cover(Struct):
         return (self.ended_at or 0) + _ENDED_KEPT_NS
 
     def replica_age_ns(self, now: int) -> int:
-        """Return the age of the owner's newest replicated counter; 0 if it is unknown."""
+        """Return the age of the newest counter of the shard that the owner had replicated; 0 if
+        there is none."""
         return max(1, now - self.replicated_until) if self.replicated_until else 0
 
     def add_unsent(self, key: bytes, has_counter: Callable[[bytes], bool]) -> None:
@@ -114,6 +116,7 @@ class Cover(Struct):
         cover = cls(owner, transfer.logged_since, is_owner_restarted=transfer.is_from_before)
         cover.base_of, cover.copied_at = base_of, transfer.copied_at
         cover.duplicates = dict(transfer.duplicates or {})
+        cover.replicated_until = transfer.replicated_until
         cover.marks = {*transfer.marks[1:]}
         cover.sent_mark = next(iter(transfer.marks), 0)
         cover.sent_to, cover.sent_at = (transfer.to, transfer.number), transfer.at
@@ -170,23 +173,30 @@ class Cover(Struct):
                     removed = outcomes.slot_ids[at]  # Other units of the refund do not count.
                     age_ns = batch.ages_ns[at] if batch.ages_ns else 0
                     period_ns = period_of_row(batch, at, period_of)
-                    self._log_refund(key, cost, removed, period_ns, now - age_ns)
+                    self._log_refund(key, cost, removed, period_ns, now - age_ns, now)
             case Op.RESET:
                 log.forget(key)
                 self.sent_log.forget(key)
 
-    def _log_refund(self, key: bytes, cost: int, removed: int, period_ns: int, at: int) -> None:
-        """Log that a refund of `cost` units, which were charged at `at`, has `removed` units."""
-        refunded = removed - self.log.take_back(key, min(cost, removed))
+    def _log_refund(
+        self, key: bytes, cost: int, removed: int, period_ns: int, at: int, now: int
+    ) -> None:
+        """Log that a refund of `cost` units, which were charged at `at`, has `removed` units.
+
+        `at` is `now` if the instant of the charge is unknown.
+        """
+        charged_at = at if at < now else None
+        refunded = removed - self.log.take_back(key, min(cost, removed), charged_at)
         if refunded > 0:
             self.log.add_refunded(key, refunded, period_ns, at)
 
-    def log_units(self, key: bytes, units: int, period_ns: int, at: int) -> None:
-        """Log units that were charged at `at`, or were refunded if they are negative."""
+    def log_units(self, key: bytes, units: int, period_ns: int, at: int, now: int) -> None:
+        """Log units that were charged at `at`, or were refunded `now` if they are negative."""
+        self.is_used = True
         if units > 0:
             self.log.add(key, units, period_ns, at)
         else:
-            self._log_refund(key, -units, -units, period_ns, at)
+            self._log_refund(key, -units, -units, period_ns, at, now)
 
     def is_owner_counting(self, now: int) -> bool:
         """Return whether the owner of the shard also holds it at the same time.

@@ -94,7 +94,8 @@ class DuplicateChecks:
         """Remove the units of checks of one shard from the log of this node.
 
         If this node has refunded them, the log lacks them. Then they are removed from the units of
-        the other member, see `LiftedUnits`. `ages_ns` has the ages of its charges.
+        the other member, see `LiftedUnits`. `ages_ns` has the ages of the charges
+        of the other member.
         """
         if not checks:
             return

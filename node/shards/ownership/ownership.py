@@ -100,9 +100,9 @@ class ShardOwnership:
         if self._covers or self._states.ended:
             self._states.log(batch, outcomes, self._period_of, now)
 
-    def log_units(self, key: bytes, units: int, at: int) -> None:
+    def log_units(self, key: bytes, units: int, at: int, now: int) -> None:
         """See `ShardStates.log_units`."""
-        self._states.log_units(key, units, self._period_of(key), at)
+        self._states.log_units(key, units, self._period_of(key), at, now)
 
     # -- queries -------------------------------------------------------------------------------
 

@@ -219,12 +219,12 @@ class ShardStates:
                 cover.log_row(batch, outcomes, at, period_of, now)
                 cover.log.prune(self._engine.has, now)
 
-    def log_units(self, key: bytes, units: int, period_ns: int, at: int) -> None:
-        """Log units of a lease that were charged at the instant `at`, or were refunded if they are
-        negative."""
+    def log_units(self, key: bytes, units: int, period_ns: int, at: int, now: int) -> None:
+        """Log units of a lease that were charged at the instant `at`, or were refunded `now` if
+        they are negative."""
         cover = self.log_of(shard_of(key))
         if cover is not None:
-            cover.log_units(key, units, period_ns, at)
+            cover.log_units(key, units, period_ns, at, now)
 
     def is_restored_by(self, shard: int, event: Event) -> bool:
         """Return whether the counters that arrive with an event replace those of this node, which
@@ -363,6 +363,8 @@ class ShardStates:
                 merge.restore_below(above, copies, now)
                 if log is not None:
                     log.to_ask = ()
+                    # The owner was lost before this node took over.
+                    log.replicated_until = log.replicated_until or log.since
             case Action.COVER_OWNER | Action.COVER_SENDERS_OWNER | Action.COVER_NEW_OWNER:
                 self.covers[shard] = self._new_cover(shard, arrival)
             case Action.END_COVER:
@@ -443,6 +445,7 @@ class ShardStates:
             sent_to=cover.sent_to if cover is not None else None,
             sent_log=cover.sent_log if cover is not None else FallbackLog(),
             sent_mark=cover.sent_mark if cover is not None else 0,
+            replicated_until=cover.replicated_until if cover is not None else 0,
             mark=cover.mark if cover is not None else 0,
             marks=cover.marks if cover is not None else set(),
         )

@@ -247,14 +247,14 @@ class ShardSender:
         """
         groups = [(OutgoingTransfer(to, now, number, [NOTHING], ""), shards)] if shards else []
         if self._ownership.covers:
-            groups = self._alike(shards, to, number, mark, now)
+            groups = self._empty_groups(shards, to, number, mark, now)
         for transfer, alike in groups:
             self._ownership.release_empty(alike, now)
             self._transfers.add(alike, transfer)
             reply.add_transfer(alike, transfer, 0)
         return [shard for _, alike in groups for shard in alike]
 
-    def _alike(
+    def _empty_groups(
         self, shards: Sequence[int], to: NodeId, number: int, mark: int, now: int
     ) -> list[tuple[OutgoingTransfer, Sequence[int]]]:
         """Return transfers of shards that have nothing to send, each with its shards."""
@@ -266,9 +266,10 @@ class ShardSender:
                 continue
             if decided.of_shard(shard, 0 if log is None else log.since, now):
                 continue
-            each = self._transfer(shard, to, number, mark, [NOTHING], log, is_blind, now)
-            about = each.taken_from, each.is_from_before, each.ask, each.copied_at
-            groups.setdefault((*about, each.origins, each.marks), (each, []))[1].append(shard)
+            transfer = self._transfer(shard, to, number, mark, [NOTHING], log, is_blind, now)
+            about = transfer.taken_from, transfer.is_from_before, transfer.ask, transfer.copied_at
+            key = (*about, transfer.origins, transfer.marks)
+            groups.setdefault(key, (transfer, []))[1].append(shard)
             decided.on_charges_transferred(shard, now)
             if len(groups) == _SHARDS_PER_ANSWER:
                 break
@@ -342,6 +343,7 @@ class ShardSender:
         return OutgoingTransfer(
             *(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask),
             copied_at=cover.copied_at,
+            replicated_until=cover.replicated_until,
             duplicates=cover.duplicates or None,
             origins=origins,
             marks=tuple(marks),

@@ -107,6 +107,8 @@ class OutgoingTransfer(Struct, frozen=True):
     """Instant of the last request for a part; 0 before the second request."""
     copied_at: int | None = None
     """Instant of the last replica that the owner of a covered shard sent, if any."""
+    replicated_until: int = 0
+    """See `Cover`."""
     duplicates: Mapping[bytes, int] | None = None
     """Most units of each key that both this replica and the log may have, if any."""
     origins: tuple[int, ...] = ()

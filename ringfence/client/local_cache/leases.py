@@ -114,8 +114,8 @@ def _ignore_spent(key: bytes, checks: int) -> None:
     """Do nothing with the number of checks that a lease has decided."""
 
 
-def _is_unknown(key: bytes) -> Hashable | None:
-    """Return no owner of a key: then any node may be the owner."""
+def _unknown_owner(key: bytes) -> Hashable | None:
+    """Return no owner, so that any node may be the owner."""
     return None
 
 
@@ -130,7 +130,7 @@ class Leases:
         self,
         send: Callable[[LeaseAsk], None],
         on_spent: Callable[[bytes, int], None] = _ignore_spent,
-        owner_of: Callable[[bytes], Hashable | None] = _is_unknown,
+        owner_of: Callable[[bytes], Hashable | None] = _unknown_owner,
         name_of: Callable[[Hashable], Hashable] = _itself,
     ) -> None:
         """`on_spent` receives the number of checks of a key when a lease ends, and at each

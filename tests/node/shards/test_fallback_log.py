@@ -184,6 +184,18 @@ def test_units_that_the_receiver_has_are_subtracted_from_a_row_the_oldest_first(
     assert without_units(keys, rows, {b"k": 99, b"s": 1}) == [[], [7, 0]]
 
 
+def test_units_that_were_charged_nearest_to_the_refunded_charge_are_taken_back_first() -> None:
+    log = FallbackLog()
+    for at in (NOW, NOW + 10 * S, NOW + 20 * S):
+        log.add(b"k", 5, MINUTE, at)
+
+    assert log.take_back(b"k", 7, NOW + 9 * S) == 7
+
+    assert log.row(b"k", NOW + 20 * S)[1::2] == [3, 5]
+    assert log.take_back(b"k", 4) == 4
+    assert log.row(b"k", NOW + 20 * S)[1::2] == [3, 1]
+
+
 NOTHING = LiftedUnits([], {})
 OUTCOME = (0, 0, 0, 0, 0, 0, 0, 0)
 

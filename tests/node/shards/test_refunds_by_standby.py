@@ -200,6 +200,56 @@ def test_a_reset_by_the_standby_removes_a_check_once_that_the_owner_had_decided_
     assert receiver.used == 50 + later
 
 
+@pytest.mark.parametrize("base", ["late replica", "retaken", "followed", "same instant"])
+def test_a_standby_knows_the_replica_from_which_it_started_when_it_resets_a_key(base: str) -> None:
+    limit = LIMITS[0]
+    owner, standby, third = Host("b", limit), Host("a", limit), Host("c", limit)
+    owner.start(100)
+    owner.now = NOW + S
+    owner.spend(39, check_id=(9, 1, 0))
+    owner.now = standby.now = third.now = NOW + 2 * S
+    if base == "late replica":
+        owner.copy_to(third)
+        standby.cover("b", "c")
+        standby.ask_late(third)
+    elif base == "followed":
+        standby.cover("b")
+        owner.copy_to(standby)
+    else:
+        owner.copy_to(standby)
+        standby.cover("b")
+    if base == "retaken":
+        standby.spend(1)
+        owner.ask(standby)
+        standby.cover("b")
+    standby.spend(39, check_id=(9, 1, 0))
+    reset(standby, seq=2)
+    owner.spend(50)
+
+    owner.pull(standby)
+
+    assert owner.used == 50
+
+
+def test_the_next_member_knows_the_replica_of_a_reset_that_arrived_with_a_shard() -> None:
+    limit = LIMITS[0]
+    owner, standby, third = Host("b", limit), Host("a", limit), Host("c", limit)
+    owner.start(100)
+    owner.now = NOW + S
+    owner.spend(39, check_id=(9, 1, 0))
+    owner.now = standby.now = third.now = NOW + 2 * S
+    owner.copy_to(standby)
+    standby.cover("b")
+    standby.spend(39, check_id=(9, 1, 0))
+    reset(standby, seq=2)
+    third.pull(standby)
+    owner.spend(50)
+
+    owner.pull(third)
+
+    assert owner.used == 50
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
 @pytest.mark.parametrize("refunded", [0, 10])
 def test_a_reset_by_both_removes_no_later_units(limit: Limit, refunded: int) -> None:

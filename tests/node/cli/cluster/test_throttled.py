@@ -208,11 +208,16 @@ def test_a_node_that_does_not_answer_is_reported() -> None:
     assert "http://127.0.0.1:9: no answer" in error_of("http://127.0.0.1:9")
 
 
-def test_a_port_that_does_not_answer_hides_no_list_of_the_others(serve: Serve) -> None:
-    result = run("http://127.0.0.1:9", serve(report_of("a", ("x", 5, 0))), "--json")
+@pytest.mark.parametrize("status", [None, 401])
+def test_a_port_without_a_list_hides_no_list_of_the_others(
+    serve: Serve, status: int | None
+) -> None:
+    bad = "http://127.0.0.1:9" if status is None else serve(b"{}", status)
+
+    result = run(bad, serve(report_of("a", ("x", 5, 0))), "--json")
 
     assert rows_of(result) == [("a", "x", 5)]
-    assert "not asked: http://127.0.0.1:9: no answer" in result.stderr
+    assert f"not counted: {bad}" in result.stderr
 
 
 def test_https_at_a_port_without_tls_is_reported_with_the_right_scheme(serve: Serve) -> None:

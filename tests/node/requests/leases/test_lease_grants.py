@@ -46,7 +46,7 @@ class Lending:
             process_of=lambda client: client.partition(":")[0],
             uptime=uptime,
         )
-        self.lender.on_counted = lambda key, units, at: self.counted.append((units, at))
+        self.lender.on_counted = lambda key, units, at, now: self.counted.append((units, at))
 
     def settle(self, client: str, key: bytes, units: int) -> None:
         self.settled.append((client, units))

@@ -8,13 +8,14 @@ from hashring import NodeId, shard_of
 from node.shards.fallback_log import FallbackLog
 from node.shards.ownership.cover import Arrival, Cover, others
 from node.shards.transfers.unacknowledged_transfers import OutgoingTransfer, Part
-from ringfence.limiter import Limit, PackedSnapshot, Snapshot
+from ringfence.limiter import Engine, Limit, PackedSnapshot, Snapshot
 from ringfence.peering.engine_choice import decide_batch
 from ringfence.wire import Batch, DecidedCheck, Holding, Op, ShardGroup
 from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 A, B, C, D = (NodeId(name) for name in "abcd")
 S = 10**9
+MINUTE = 60 * S
 LIMIT = Limit.of_ns(100, DAY)
 
 
@@ -264,3 +265,35 @@ def test_a_log_keeps_all_keys_with_counters_and_changed_slots() -> None:
     assert {*log.unused_keys} == {key + b"slot" for key in keys}
     assert {*keys[::2]} <= {*cover.unsent}
     assert len(cover.unsent) <= 40
+
+
+def test_a_late_report_of_a_lease_leaves_the_later_units_of_the_log() -> None:
+    cover = Cover(NodeId("b"), NOW)
+    cover.log_units(KEY, 9, MINUTE, NOW, NOW)
+    cover.log.add(KEY, 9, MINUTE, NOW + 20 * S)
+
+    cover.log_units(KEY, -4, MINUTE, NOW, NOW + 21 * S)
+
+    assert cover.log.row(KEY, NOW + 21 * S)[1::2] == [5, 9]
+    assert cover.has_decisions
+
+
+def test_a_refund_of_lent_units_that_the_log_lacks_has_the_age_of_its_charge() -> None:
+    cover = Cover(NodeId("b"), NOW)
+
+    cover.log_units(KEY, -4, MINUTE, NOW - 10 * S, NOW)
+
+    age_ns, units = cover.log.refunded(KEY, NOW)
+    assert units == 4
+    assert 9 * S < age_ns <= 10 * S
+
+
+@pytest.mark.parametrize("op", [Op.CHECK, Op.CHARGE, Op.REFUND, Op.RESET])
+def test_a_cover_has_decisions_after_each_operation(op: Op) -> None:
+    cover = Cover(NodeId("b"), NOW)
+    assert not cover.has_decisions
+    batch = Batch(op, [KEY], [1])
+
+    cover.log_row(batch, decide_batch(Engine(max_keys=1), batch, NOW), 0, lambda key: MINUTE, NOW)
+
+    assert cover.has_decisions
