@@ -280,11 +280,11 @@ async def test_a_new_owner_lends_units_and_the_returned_owner_counts_what_was_sp
         before = await heat(limiter, window)
         w.network.pause(address_of("b"))
         during = await heat(limiter, window)  # It asks the paused owner for another lease.
-        await trio.sleep(3)
+        await trio.sleep(3)  # The owner is declared dead.
         during += await heat(limiter, window, times=80)
         granted = w.count("a", "leases") + w.count("c", "leases")
         w.network.resume(address_of("b"))
-        await trio.sleep(40)
+        await trio.sleep(40)  # The client reports its leases for 32 s.
 
         assert Source.LEASE in during
         assert granted

@@ -202,7 +202,7 @@ async def test_a_second_standby_that_was_busy_gets_its_counters_without_another_
     async with trio.open_nursery() as nursery:
         nursery.start_soon(w.replication.run)
         w.spend(key)
-        await trio.sleep(0.2)
+        await trio.sleep(0.2)  # Longer than a round, and below as well.
         for to, _ in w.links.take():
             w.links.answer(None if to == B else Done(1))
         await trio.sleep(0.2)
@@ -246,12 +246,12 @@ async def test_a_standby_has_the_counters_of_an_owner_that_is_lost_while_a_membe
             w.network.set_delay(address_of(peer), address_of("c"), 0.15)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(w.start, "c")
-            await trio.sleep(2)
+            await trio.sleep(2)  # With these delays, the join takes longer.
             records = w.nodes["a"].queries.members(1).members
             assert {each.name: each.state for each in records}["c"] == "joining"
             for _ in range(50):
                 await limiter.check("api", {"client": name})
-            await trio.sleep(0.2)
+            await trio.sleep(0.2)  # All changes have been replicated.
             w.network.pause(address_of("a"))
             decision = await limiter.check("api", {"client": name})
             w.network.resume(address_of("a"))

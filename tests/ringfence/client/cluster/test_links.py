@@ -78,7 +78,7 @@ async def test_the_owner_of_a_key_and_its_link_have_the_same_name(
 ) -> None:
     async with world() as w:
         call(w.link, AskMembers)
-        await trio.sleep(1)
+        await trio.sleep(1)  # The link is connected.
         requests = LeaseRequests(cast(Any, None), lambda: cast(Any, _Routes()), lambda *_: None)
         leases = requests.leases
 
