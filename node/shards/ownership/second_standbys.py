@@ -42,7 +42,8 @@ class SecondStandbys:
         return sum(map(len, self.owed.values()))
 
     def on_ring_change(self, ring: Ring, check_ring: Ring) -> list[bytes]:
-        """Follow a change of the ring; return the waiting keys, which must be sent anew.
+        """Follow a change of the ring; return the keys that have waited, so that they
+        are sent to the standbys of the new ring.
 
         Checks are sent by `check_ring`, and `ring` has the members that should have counters.
         """

@@ -200,10 +200,13 @@ def test_a_reset_by_the_standby_removes_a_check_once_that_the_owner_had_decided_
     assert receiver.used == 50 + later
 
 
-@pytest.mark.parametrize("base", ["late replica", "retaken", "followed", "same instant"])
-def test_a_standby_knows_the_replica_from_which_it_started_when_it_resets_a_key(base: str) -> None:
-    limit = LIMITS[0]
-    owner, standby, third = Host("b", limit), Host("a", limit), Host("c", limit)
+@pytest.mark.parametrize(
+    "base", ["late replica", "retaken", "followed", "same instant", "sent by another standby"]
+)
+def test_a_reset_contains_the_instant_of_the_replica_that_its_standby_had(
+    base: str,
+) -> None:
+    owner, standby, third = [Host(name, LIMITS[0]) for name in "bac"]
     owner.start(100)
     owner.now = NOW + S
     owner.spend(39, check_id=(9, 1, 0))
@@ -224,28 +227,13 @@ def test_a_standby_knows_the_replica_from_which_it_started_when_it_resets_a_key(
         standby.cover("b")
     standby.spend(39, check_id=(9, 1, 0))
     reset(standby, seq=2)
+    sender = standby
+    if base == "sent by another standby":
+        third.pull(standby)
+        sender = third
     owner.spend(50)
 
-    owner.pull(standby)
-
-    assert owner.used == 50
-
-
-def test_the_next_member_knows_the_replica_of_a_reset_that_arrived_with_a_shard() -> None:
-    limit = LIMITS[0]
-    owner, standby, third = Host("b", limit), Host("a", limit), Host("c", limit)
-    owner.start(100)
-    owner.now = NOW + S
-    owner.spend(39, check_id=(9, 1, 0))
-    owner.now = standby.now = third.now = NOW + 2 * S
-    owner.copy_to(standby)
-    standby.cover("b")
-    standby.spend(39, check_id=(9, 1, 0))
-    reset(standby, seq=2)
-    third.pull(standby)
-    owner.spend(50)
-
-    owner.pull(third)
+    owner.pull(sender)
 
     assert owner.used == 50
 

@@ -1,4 +1,4 @@
-"""Answers of a node that stands in for owners: shards that have nothing to send are few groups."""
+"""Answers of a node that covers shards: those that have nothing to send are in a few groups."""
 
 from collections.abc import Callable
 
