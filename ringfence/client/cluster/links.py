@@ -17,7 +17,7 @@ __all__ = ["Links"]
 
 _Reply = TypeVar("_Reply", Members, Rules)
 _MOST_RETIRED = 256
-"""Most retired links whose numbers are remembered."""
+"""Most retired links that are remembered."""
 _MOST_ELSEWHERE = 3
 """Members of other data centers that a client asks when it reaches no node."""
 
@@ -46,9 +46,10 @@ class Links:
         self._view = view
         self._local_cache = local_cache
         self._links: dict[Address, Link] = {}
-        self._retired: dict[Address, tuple[int, int]] = {}
-        """Session and next sequence number of retired links. A new link to the same node continues
-        with them, so that the node knows from which process it has them."""
+        self._retired: dict[Address | str, Link] = {}
+        """Retired links, by the name of the node, or by the address if the name is unknown. A new
+        link to the same node continues with the session and the numbers of the retired one, so that
+        the node recognizes this process."""
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
@@ -80,12 +81,12 @@ class Links:
         for row in self._random.sample(new, max(0, count)):
             self.link_to((row.host, row.port)).open()
 
-    def link_to(self, address: Address) -> Link:
-        """Return the link to an address; create it if needed."""
+    def link_to(self, address: Address, name: str = "") -> Link:
+        """Return the link to an address; create it if needed. `name` is the name of the node there,
+        if it is known."""
         link = self._links.get(address)
         if link is None:
-            # Nodes identify requests by session and number, and each link counts its own.
-            session, first_seq = self._retired.pop(address, (self._random.getrandbits(64), 1))
+            session, first_seq = self._numbers_for(self._retired.pop(name or address, None))
             link = Link(
                 self._transport,
                 address,
@@ -100,13 +101,24 @@ class Links:
             self._links[address] = link
         return link
 
+    def _numbers_for(self, retired: Link | None) -> tuple[int, int]:
+        """Return the session and the first number of a new link to the node of a retired one.
+
+        Nodes identify requests by session and number, and each link counts its own. A retired link
+        may still wait for answers, which the node would send to the new one.
+        """
+        if retired is None:
+            return self._random.getrandbits(64), 1
+        retired.close()
+        return retired.session, retired.next_seq
+
     def link_of(self, row: MemberRow) -> Link:
         """Return a link on which the given member answers, or create one to the member's
         address."""
         for link in self:
             if link.name == row.name and link.is_ready:
                 return link
-        return self.link_to((row.host, row.port))
+        return self.link_to((row.host, row.port), row.name)
 
     async def ask_any(
         self, make: Callable[[int], Message], kind: type[_Reply], first: Link | None
@@ -125,7 +137,7 @@ class Links:
             if not any([link is each for each in kept]):
                 del self._links[address]
                 link.retire()
-                self._retired[address] = link.numbers
+                self._retired[link.name or address] = link
                 if len(self._retired) > _MOST_RETIRED:
                     del self._retired[next(iter(self._retired))]
 

@@ -94,9 +94,14 @@ class Link:
         )
 
     @property
-    def numbers(self) -> tuple[int, int]:
-        """Session and next sequence number of its requests."""
-        return self._queue.session, self._queue.next_seq
+    def session(self) -> int:
+        """Number that identifies the sender of the requests of this link."""
+        return self._queue.session
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number of the next request."""
+        return self._queue.next_seq
 
     @property
     def name(self) -> str:

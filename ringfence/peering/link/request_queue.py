@@ -62,11 +62,13 @@ class RequestQueue:
         """Whether the last flush sent more than one check, so that more are likely to follow."""
         self._settings = settings
         self.session = session
+        """Number that identifies the sender."""
         self._view = view
         self._report = report
         self._queue: deque[QueuedBatch] = deque()
         self._calls: deque[_Call] = deque()
         self.next_seq = first_seq
+        """Sequence number of the next message."""
         self._unsent = 0
         """Checks and calls that could not be encoded since the last log record."""
         self._log_due = 0.0
