@@ -233,11 +233,9 @@ def _take(rows: _Units, key: bytes, units: int, at: int | None) -> int:
     """Remove units of a key, those nearest to the instant `at` first, or the most recent ones if it
     is None; return their number."""
     period_ns, parts = rows.get(key, (1, {}))
-    left, numbers = units, sorted(parts, reverse=True)
-    if at is not None:
-        nearest = at * _PARTS // period_ns
-        numbers.sort(key=lambda number: abs(number - nearest))
-    for number in numbers:
+    nearest = max(parts, default=0) if at is None else at * _PARTS // period_ns
+    left = units
+    for number in sorted(parts, key=lambda number: abs(number - nearest)):
         struck = min(left, parts[number])
         parts[number] -= struck
         left -= struck

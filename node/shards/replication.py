@@ -140,7 +140,8 @@ class Replication:
     def age_ms(self) -> int:
         """Return the milliseconds since the oldest change that its standby has not acknowledged."""
         since = [at for frames in self._in_flight.values() for at in frames.values()]
-        if self._changed_since is not None and self.backlog:
+        since += [owed.since for owed in self._second.owed.values()]
+        if self._changed_since is not None and self._changed.keys:
             since.append(self._changed_since)
         return (self._clock() - min(since)) // 1_000_000 if since else 0
 
@@ -150,7 +151,8 @@ class Replication:
         if len(self._ring.members) < 2:
             self._drop(len(self._changed.keys))  # There is no standby.
             return
-        self._counters.add("keys_not_copied", self._drop(self.backlog - self._max_keys))
+        excess = len(self._changed.keys) - self._max_keys
+        self._counters.add("keys_not_copied", self._drop(excess))
         self._held_back.clear()
         self._has_room = runtime.Event()
         now = self._clock()
@@ -166,11 +168,13 @@ class Replication:
             left -= most
             yield
         for standby, owed in [*self._second.owed.items()]:
-            left = len(owed)
-            while left > 0 and self._send_owed(standby, busy, since):
-                left -= self._keys_per_step  # A lost link returns keys at once.
+            left = len(owed.keys)  # A lost link returns keys at once.
+            while left > 0 and self._link_to(standby) and not self._is_busy(standby, busy):
+                most = min(left, self._keys_per_step)
+                self._send_owed(standby, most, owed.since)
+                left -= most
                 yield
-        if not self.backlog:
+        if not self._changed.keys:
             self._changed_since = None
 
     def _drop(self, excess: int) -> int:
@@ -186,31 +190,33 @@ class Replication:
 
         `since` is the instant of their oldest change.
         """
-        if self._second:
-            self._owe(standby, keys)
-        else:
-            self._changed.update(keys)
-        self._changed_since = min(since, self._changed_since or since)
+        owed = self._second.of_two(standby, keys, self._ring)
+        if owed:
+            self._owe(standby, owed, since)
+        others = [key for key in keys if key not in owed]
+        if others:
+            self._changed.update(others)
+            self._changed_since = min(since, self._changed_since or since)
 
-    def _owe(self, standby: NodeId, keys: Iterable[bytes]) -> None:
-        self._counters.add("keys_not_copied", self._second.owe(standby, keys))
+    def _owe(self, standby: NodeId, keys: Iterable[bytes], since: int) -> None:
+        self._sender.index.add([*keys])  # They are no changed keys any more.
+        self._counters.add("keys_not_copied", self._second.owe(standby, keys, since))
         self._changed.notify()
 
-    def _send_owed(self, standby: NodeId, busy: Collection[NodeId], since: int) -> bool:
-        """Send some of the keys that wait only for this standby, if it can get them."""
+    def _send_owed(self, standby: NodeId, most: int, since: int) -> None:
+        """Send up to `most` of the keys that wait only for this standby. Those that it must not get
+        now continue to wait."""
         link = self._link_to(standby)
-        is_owed = standby in self._second.owed
-        if link is None or not is_owed or self._is_busy(standby, busy):
-            return False
-        safe: list[bytes] = []
-        for key in self._second.take(standby, self._keys_per_step):
-            if self._second.is_safe(standby, key):
-                safe.append(key)
-            else:  # Its shard has moved, or is special now.
+        keys = self._second.take(standby, most)
+        safe = {key: None for key in keys if self._second.is_safe(standby, key)}
+        for key in [key for key in keys if key not in safe]:
+            shard = shard_of(key)
+            if shard in self._ownership.covers:  # It has only one standby now.
                 self._changed.add(key)
-        if safe:
-            self._send(standby, link, safe, self._clock(), since)
-        return True
+            elif self._ownership.held[shard]:
+                self._owe(standby, [key], since)
+        if safe and link is not None:
+            self._send(standby, link, [*safe], self._clock(), since)
 
     def _send_step(self, keys: Sequence[bytes], busy: Collection[NodeId], since: int) -> None:
         """Send changed keys to their standbys, except to busy ones, which get them later."""
@@ -235,7 +241,7 @@ class Replication:
             link = self._link_to(standby)
             if link is None:
                 self._hold_back(standby, of_standby, since)
-            elif of_standby:
+            else:
                 self._send(standby, link, of_standby, now, since)
 
     @property
@@ -330,21 +336,22 @@ class Replication:
         while True:
             await self._wake.wait()
             self._wake = runtime.Event()
-            second = self._second.shards_with_new_one(self._restarted_members)
-            changed = self.shards_with_new_standby()
+            restarted, self._restarted_members = self._restarted_members, {}
+            changed = self.shards_with_new_standby(restarted)
+            second = self._second.shards_with_new_one(restarted)
             for some in self._engine.key_slices(_SLICE) if changed or second else ():
                 while self.backlog > _MOST_MARKED:
                     await self._round_ended.wait()
                 self.mark(some, changed)
                 marked = [key for key in some if shard_of(key) in second]
                 for standby, keys in self._second.groups(marked):
-                    self._owe(standby, keys)
+                    self._owe(standby, keys, self._clock())
                 await runtime.checkpoint()
 
-    def shards_with_new_standby(self) -> set[int]:
-        """Return the shards of this node whose standby has changed since the last call."""
+    def shards_with_new_standby(self, restarted_members: Collection[NodeId] = ()) -> set[int]:
+        """Return the shards of this node whose standby has changed since the last call, or was
+        restarted."""
         ring_changes, self._ring_changes = self._ring_changes, []
-        restarted_members, self._restarted_members = self._restarted_members, {}
         changed: set[int] = set()
         held = list(compress(_ALL, self._ownership.held))  # In a large cluster, few shards.
         for old, new in ring_changes:
@@ -359,12 +366,10 @@ class Replication:
         """Mark those of `keys` that belong to the given shards, so that their counters are sent to
         the standby. A second standby has them already."""
         marked = [key for key in keys if shard_of(key) in shards]
-        if not self._second:
+        standbys = self._ring.standby_by_shard if self._second else ()
+        groups = group_by(marked, standbys, self._ownership.held) if standbys else {}
+        now = self._clock()
+        for standby, of_standby in groups.items():
+            self._hold_back(standby, of_standby, now)
+        if not groups:
             self._changed.update(marked)
-            return
-        for key in marked:
-            standby = self._ring.standby(shard_of(key))
-            if standby is None or standby == self._me:
-                self._changed.add(key)
-            else:
-                self._owe(standby, [key])

@@ -101,6 +101,8 @@ def throttled(
     first such query on.
     """
     show = partial(_show, count, json_)
+    for url in urls:
+        _check_url(url)
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -272,6 +274,14 @@ def _headers(token_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
+            f"got {masked(url)!r}"
+        )
+
+
 def _ask_or_error(
     opener: OpenerDirector, url: str, headers: dict[str, str], count: int
 ) -> _Report | RingfenceError:
@@ -284,11 +294,6 @@ def _ask_or_error(
 
 def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Report:
     place = masked(url)
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
-            f"got {place!r}"
-        )
     try:
         request = Request(f"{url.rstrip('/')}/v1/throttled?count={count}", headers=headers)  # noqa: S310
         with opener.open(request, timeout=_TIMEOUT) as answer:

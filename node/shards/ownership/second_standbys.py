@@ -8,6 +8,8 @@ decides if the owner fails. Both need replicas until the other member has joined
 from collections.abc import Iterable, Sequence
 from itertools import compress, islice
 
+from msgspec import Struct, field
+
 from hashring import SHARDS, NodeId, Ring, group_by, shard_of
 from node.shards.ownership.ownership import ShardOwnership
 
@@ -15,6 +17,14 @@ __all__ = ["SecondStandbys", "standbys_of"]
 
 _ALL = range(SHARDS)
 _NO_STANDBYS = (None,) * SHARDS
+
+
+class _Owed(Struct):
+    """Keys that wait for one standby."""
+
+    since: int
+    """Instant of their oldest change."""
+    keys: dict[bytes, None] = field(default_factory=dict)
 
 
 class SecondStandbys:
@@ -30,7 +40,7 @@ class SecondStandbys:
         self._marked = b""
         """By shard: 1 if it has a second standby; empty without such shards."""
         self._changes: list[tuple[Ring, Ring]] = []
-        self.owed: dict[NodeId, dict[bytes, None]] = {}
+        self.owed: dict[NodeId, _Owed] = {}
         """Keys that wait only for one standby, because the other one has got them."""
 
     def __bool__(self) -> bool:
@@ -38,8 +48,9 @@ class SecondStandbys:
 
     @property
     def backlog(self) -> int:
-        """Return the number of keys that wait only for one standby."""
-        return sum(map(len, self.owed.values()))
+        """Return the number of keys that wait only for one standby; a key that waits for both
+        counts twice."""
+        return sum([len(owed.keys) for owed in self.owed.values()])
 
     def on_ring_change(self, ring: Ring, check_ring: Ring) -> list[bytes]:
         """Follow a change of the ring; return the keys that have waited, so that they
@@ -55,7 +66,7 @@ class SecondStandbys:
             self._marked = marked if any(marked) else b""
             self._changes.append((self._ring, check_ring))
         self._ring = check_ring
-        waiting = [key for keys in self.owed.values() for key in keys]
+        waiting = [key for owed in self.owed.values() for key in owed.keys]
         self.owed.clear()
         return waiting
 
@@ -79,9 +90,23 @@ class SecondStandbys:
             return []
         groups = group_by(keys, self._ring.standby_by_shard, self._marked)
         return [
-            (standby, [key for key in of_standby if self.is_safe(standby, key)])
+            (standby, safe)
             for standby, of_standby in sorted(groups.items())
+            if (safe := [key for key in of_standby if self.is_safe(standby, key)])
         ]
+
+    def of_two(self, standby: NodeId, keys: Iterable[bytes], ring: Ring) -> dict[bytes, None]:
+        """Return those of `keys` that have two standbys, of which `standby` is one; `ring` has the
+        members that should have counters."""
+        if not self._marked:
+            return {}
+        return {
+            key: None
+            for key in keys
+            if self._marked[shard := shard_of(key)]
+            and shard not in self._ownership.covers
+            and standby in (ring.standby(shard), self._ring.standby(shard))
+        }
 
     def is_safe(self, standby: NodeId, key: bytes) -> bool:
         """Return whether this node holds a key, and a standby has no newer counter of it."""
@@ -92,18 +117,22 @@ class SecondStandbys:
             and not ownership.unasked.may_have_replica(standby, shard)
         )
 
-    def owe(self, standby: NodeId, keys: Iterable[bytes]) -> int:
-        """Add keys that wait only for this standby; return the number of dropped keys."""
-        owed = self.owed.setdefault(standby, {})
-        owed.update(dict.fromkeys(keys))
-        excess = [*islice(owed, max(0, len(owed) - self._max_keys))]
+    def owe(self, standby: NodeId, keys: Iterable[bytes], since: int) -> int:
+        """Add keys that wait only for this standby; return the number of dropped keys.
+
+        `since` is the instant of their oldest change.
+        """
+        owed = self.owed.setdefault(standby, _Owed(since))
+        owed.since = min(owed.since, since)
+        owed.keys.update(dict.fromkeys(keys))
+        excess = [*islice(owed.keys, max(0, len(owed.keys) - self._max_keys))]
         for key in excess:
-            del owed[key]
+            del owed.keys[key]
         return len(excess)
 
     def take(self, standby: NodeId, most: int) -> list[bytes]:
         """Remove and return up to `most` keys that wait only for this standby."""
-        owed = self.owed[standby]
+        owed = self.owed[standby].keys
         keys = [*islice(owed, most)]
         for key in keys:
             del owed[key]

@@ -363,7 +363,7 @@ class ShardStates:
                 merge.restore_below(above, copies, now)
                 if log is not None:
                     log.to_ask = ()
-                    # The owner was lost before this node took over.
+                    # A replica that arrives late is from before the loss of the owner.
                     log.replicated_until = log.replicated_until or log.since
             case Action.COVER_OWNER | Action.COVER_SENDERS_OWNER | Action.COVER_NEW_OWNER:
                 self.covers[shard] = self._new_cover(shard, arrival)
