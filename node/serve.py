@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from time import thread_time_ns
 from typing import TYPE_CHECKING
 
 import trio
@@ -62,6 +63,7 @@ async def serve(
         client_tls, server_tls = files.client_tls, files.server_tls
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
+        node.shards.ownership.steps.stopwatch = thread_time_ns
         if keys is not None:
             node.certificates_expire = expiry_of(client_tls, server_tls)
         transport = TrioUdp(

@@ -12,8 +12,11 @@ from ringfence import runtime
 __all__ = ["FEW_SHARDS", "MAX_COST", "ShardSteps", "cost_of"]
 
 MAX_COST = 350
-"""Cost of a step of a takeover, which takes less than a millisecond. A step with one shard may cost
-more."""
+"""Cost of a step of a takeover. A step with one shard may cost more."""
+_PART_COST = 50
+"""Cost of a part of a step, after which the time of the step is compared with `_MAX_NS`."""
+_MAX_NS = 1_000_000
+"""Processor time after which a step ends, on a processor that needs more for the same cost."""
 FEW_SHARDS = 4
 """Most shards that are sent or received without a step: checks wait for them."""
 _COST_OF_KEY = 2
@@ -30,8 +33,11 @@ class ShardSteps:
     """Order of the steps of all tasks of a node that move shards."""
 
     def __init__(self) -> None:
+        self.stopwatch: Callable[[], int] = _no_time
+        """Processor time in ns, which a real node sets. The steps of a simulation take no time."""
         self._last: runtime.Event | None = None
         """Set when the last step that was asked for may run; None when no step waits."""
+        self._began = 0
 
     async def turn(self) -> None:
         """Wait for a turn of the event loop in which no other step runs.
@@ -50,6 +56,16 @@ class ShardSteps:
             mine.set()
             if self._last is mine:
                 self._last = None
+        self.start()
+
+    def start(self) -> None:
+        """Start to measure the processor time of a step."""
+        self._began = self.stopwatch()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the present step has taken so long that it should end."""
+        return self.stopwatch() - self._began > _MAX_NS
 
     async def run(
         self,
@@ -57,25 +73,35 @@ class ShardSteps:
         keys_of: Callable[[int], int],
         take: Callable[[Sequence[int]], bool],
     ) -> bool:
-        """Call `take` with a part of the shards in each step; stop when it returns False.
+        """Call `take` with a few of the shards, several times in each step; stop when it returns
+        False.
 
         `keys_of` returns the number of keys of a shard. Other tasks run before each step, so `take`
         must check again whether the shards are to be taken over. Returns whether all were.
         """
-        start = 0
+        start, left = 0, 0
         while start < len(shards):
-            await self.turn()
-            stop = _end_of_step(shards, start, keys_of)
+            stop, cost = _next_part(shards, start, keys_of)
+            if cost > left or self.is_long:
+                await self.turn()
+                left = MAX_COST
             if not take(shards[start:stop]):
                 return False
             start = stop
+            left -= cost
         return True
 
 
-def _end_of_step(shards: Sequence[int], start: int, keys_of: Callable[[int], int]) -> int:
-    cost = 0
-    for stop in range(start, len(shards)):
-        cost += cost_of(keys_of(shards[stop]))
-        if cost > MAX_COST:
-            return max(stop, start + 1)
-    return len(shards)
+def _no_time() -> int:
+    return 0
+
+
+def _next_part(shards: Sequence[int], start: int, keys_of: Callable[[int], int]) -> tuple[int, int]:
+    """Return the end of the next part of a step, and its cost."""
+    cost = cost_of(keys_of(shards[start]))
+    for stop in range(start + 1, len(shards)):
+        more = cost_of(keys_of(shards[stop]))
+        if cost + more > _PART_COST:
+            return stop, cost
+        cost += more
+    return len(shards), cost

@@ -35,9 +35,9 @@ __all__ = ["ShardSender"]
 
 _KEYS_PER_ANSWER = 700
 _SHARDS_PER_ANSWER = 16
-"""Keys in an answer, and shards with counters, above which no further shard is added. The receiver
-asks again for those. Sender and receiver each need one to two milliseconds for one answer. While
-shards are covered, this is also the number of groups of shards without counters."""
+"""Keys in an answer, and shards with counters, above which no further shard is added, as when
+`ShardSteps.is_long`. The receiver asks again for the others. While shards are covered, this is also
+the number of groups of shards without counters."""
 _GROUPED_PER_ANSWER = 128
 """Shards without counters that are compared for one answer, while shards are covered."""
 _ALL_SHARDS = range(SHARDS)
@@ -89,6 +89,8 @@ class ShardSender:
 
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
+        steps = self._ownership.steps
+        steps.start()
         is_asked = bytearray(SHARDS)
         for shard in pull.shards:
             is_asked[shard] = 1
@@ -127,6 +129,8 @@ class ShardSender:
                 self._send(shard, keys, requester, number, mark, now, is_standby_for)
                 given += 1
             self._add_first_part(reply, shard, requester, pull.replicas, now)
+            if steps.is_long:
+                break
         self._counters.add("shards_given", given)
         return reply.pulled(pull.seq)
 
@@ -205,6 +209,8 @@ class ShardSender:
             if _is_full(reply):
                 break
             self._add_copy(reply, requester, shard, "", now)
+            if self._ownership.steps.is_long:
+                break
 
     def _add_copy(
         self, reply: Reply, requester: NodeId, shard: int, moved_to: str, now: int
@@ -271,7 +277,7 @@ class ShardSender:
             key = (*about, transfer.origins, transfer.marks)
             groups.setdefault(key, (transfer, []))[1].append(shard)
             decided.on_charges_transferred(shard, now)
-            if len(groups) == _SHARDS_PER_ANSWER:
+            if len(groups) == _SHARDS_PER_ANSWER or ownership.steps.is_long:
                 break
         return [*groups.values()]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 
 import pytest
 import trio
@@ -109,6 +110,26 @@ async def test_takeovers_of_many_requests_share_the_steps() -> None:
 
 
 @pytest.mark.trio
+async def test_a_takeover_on_a_slow_processor_has_more_steps() -> None:
+    ownership, steps = standby_with_replicas(), ShardSteps()
+    shards, turns = ownership.replicas.shards(), Turns(lambda: ownership.count)
+    now_ns = 0
+    steps.stopwatch = lambda: now_ns
+
+    def take(some: Sequence[int]) -> bool:
+        nonlocal now_ns
+        now_ns += 600_000
+        for shard in some:
+            ownership.take_over(shard, A, [*ownership.replicas.of(shard)], NOW)
+        return True
+
+    assert await steps.run(shards, ownership.replicas.size_of, take)
+
+    assert all([ownership.held[shard] for shard in shards])
+    assert turns.most <= 50 // cost_of(1) * 2
+
+
+@pytest.mark.trio
 async def test_a_takeover_ends_when_its_reason_ends_between_two_steps() -> None:
     taken: list[int] = []
 
@@ -156,6 +177,48 @@ async def test_two_owners_send_shards_to_a_new_member_in_steps_of_bounded_work(
     assert min(turns.sizes[0] for turns in sent) > 1000
     assert max(turns.most for turns in sent) <= 32
     assert received.most <= 50  # Keys of 32 shards.
+
+
+async def test_members_on_a_slow_processor_move_fewer_shards_in_a_turn(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.fill(*KEYS[:80], hits=2)
+        shards = sorted({*map(shard_of, KEYS[:80])})
+        for peer in (standby, owner):
+            peer.ownership.steps.stopwatch = partial(next, count(0, 300_000))
+        sent, received = [
+            Turns(lambda peer=peer: peer.ownership.count) for peer in (standby, owner)
+        ]
+        await trio.sleep(0.1)
+
+        owner.handoff.reclaim(A, shards, is_done.set)
+        await is_done.wait()
+        nursery.cancel_scope.cancel()
+
+    assert sum(owner.used(*KEYS[:80])) == 160
+    assert max(sent.most, received.most) <= 4
+
+
+async def test_an_owner_on_a_slow_processor_receives_fewer_covered_shards_in_a_turn(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+        standby.ownership.take_over_blind(range(1000), B, NOW, [])
+        owner.ownership.steps.stopwatch = partial(next, count(0, 300_000))
+        turns = Turns(lambda: owner.ownership.count)
+        await trio.sleep(0.1)
+
+        owner.handoff.reclaim(A, range(1000), is_done.set)
+        await is_done.wait()
+        nursery.cancel_scope.cancel()
+
+    assert owner.ownership.count == 1000
+    assert turns.most <= 4
 
 
 async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
