@@ -87,7 +87,7 @@ def check(
     if limit is not None and others:
         raise ConfigError("--limit must be used without --descriptor: it counts by one key")
     if limit is not None and strict:
-        raise ConfigError("--strict must be used without --limit, with which no rule applies")
+        raise ConfigError("--strict must be used without --limit: with --limit, no rule applies")
     descriptors = parse_descriptors("check", entries, others)
     spent = 1 if cost is None else cost
 

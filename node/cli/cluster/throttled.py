@@ -97,10 +97,9 @@ def throttled(
 
     It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
     admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
-    nodes. Of several ports, one must send its list. A node without an admin port counts from the
-    first such query on.
+    nodes. Of several ports, one must send its list; --json prints the `errors` of the others. A
+    node without an admin port counts from the first such query on.
     """
-    show = partial(_show, count, json_)
     for url in urls:
         _check_url(url)
     if urls:
@@ -111,22 +110,27 @@ def throttled(
         errors = [each for each in answers if not isinstance(each, _Report)]
         if not reports:
             raise errors[0]
-        output = Output()
-        show(reports, output)
-        for error in errors:
-            output.error(f"not counted: {error}")
+        _show(count, json_, reports, Output(), errors)
         return None
     if token_file is not None or ca is not None:
         raise ConfigError(
             "--token-file and --ca belong to the URL of an admin port; write "
             "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
         )
-    return Query(need_cluster(cluster), _ask_cluster, show)
+    return Query(need_cluster(cluster), _ask_cluster, partial(_show, count, json_))
 
 
-def _show(count: int, json_: bool, reports: Sequence[_Report], output: Output) -> None:
-    """Print the merged lists of denied keys; a node that appears in the lists of two admin ports
-    counts once."""
+def _show(
+    count: int,
+    json_: bool,
+    reports: Sequence[_Report],
+    output: Output,
+    errors: Sequence[RingfenceError] = (),
+) -> None:
+    """Print the merged lists of denied keys, and the errors of the ports that sent none; a node
+    that appears in the lists of two admin ports counts once."""
+    for error in errors:
+        output.error(f"not counted: {error}")
     totals: dict[str, int] = {}
     counting_s: dict[str, int] = {}
     keys: dict[str, _Key] = {}
@@ -149,6 +153,7 @@ def _show(count: int, json_: bool, reports: Sequence[_Report], output: Output) -
             {
                 "asked": asked,
                 "missing": missing,
+                "errors": [str(error) for error in errors],
                 "counting_s": counting_s,
                 "denied": total,
                 "keys": rows,

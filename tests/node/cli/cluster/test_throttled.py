@@ -218,6 +218,8 @@ def test_a_port_without_a_list_hides_no_list_of_the_others(
 
     assert rows_of(result) == [("a", "x", 5)]
     assert f"not counted: {bad}" in result.stderr
+    (error,) = json.loads(result.stdout)["errors"]
+    assert error.startswith(bad)
 
 
 def test_https_at_a_port_without_tls_is_reported_with_the_right_scheme(serve: Serve) -> None:
@@ -305,3 +307,4 @@ def test_a_key_reported_by_two_ports_is_counted_once(serve: Serve) -> None:
     assert rows_of(result) == [("b", "x", 5)]
     assert json.loads(result.output)["denied"] == 6
     assert json.loads(result.output)["missing"] == ["c"]
+    assert json.loads(result.output)["errors"] == []
