@@ -139,11 +139,9 @@ class ShardSender:
     ) -> list[int]:
         """Send unacknowledged transfers of shards without counters again; return these shards."""
         groups: list[tuple[OutgoingTransfer, list[int]]] = []
-        for shard in () if self._transfers.are_confirmed else shards:
+        for shard in self._transfers.unconfirmed_among(shards):
             transfer = self._transfers.get(shard)
-            if transfer is None or not transfer.parts or transfer.to != requester:
-                continue
-            if transfer.parts[0] is not NOTHING:
+            if transfer is None or transfer.to != requester or transfer.parts[0] is not NOTHING:
                 continue
             if not groups or groups[-1][0] is not transfer:
                 groups.append((transfer, []))
