@@ -15,8 +15,9 @@ MAX_COST = 350
 """Cost of a step of a takeover. A step with one shard may cost more."""
 _PART_COST = 50
 """Cost of a part of a step, after which the time of the step is compared with `_MAX_NS`."""
-_MAX_NS = 1_000_000
-"""Processor time after which a step ends, on a processor that needs more for the same cost."""
+_MAX_NS = 700_000
+"""Processor time after which a step ends, on a processor that needs more for the same cost. The
+answer to a request for shards must still be sent."""
 FEW_SHARDS = 4
 """Most shards that are sent or received without a step: checks wait for them."""
 _COST_OF_KEY = 2
