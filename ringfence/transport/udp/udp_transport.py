@@ -36,16 +36,13 @@ from ringfence.transport.tls.certificates import ClientTls, ServerTls
 from ringfence.transport.udp.icmp_errors import read_icmp_errors
 from ringfence.transport.udp.name_cache import NameCache
 from ringfence.transport.udp.receive_delay import MEASURE_ALL_NS, STAMP_SPACE, ReceiveDelay
+from ringfence.transport.udp.turn_length import MIN_TURN, TurnLength
 from ringfence.transport.udp.udp_socket import AddressInfo, UdpSocket, plain_address
 
 __all__ = ["AddressInfo", "UdpTransport"]
 
 _MAX_BATCH = 64
-"""Datagrams read before other tasks run."""
-
-_MAX_TURN = 0.0005
-"""Seconds after which other tasks run before the next datagram or scheduled call. A single one,
-such as a change of the members, may need more."""
+"""Datagrams read in the shortest turn; a longer turn reads more in proportion."""
 
 _MAX_HANDSHAKE_QUEUE = 512
 """Queued datagrams of handshakes; further ones are dropped, and QUIC repeats them."""
@@ -101,6 +98,7 @@ class UdpTransport(ABC):
         self._handshakes: deque[tuple[bytes, Address]] = deque()
         """Datagrams of handshakes. Each costs milliseconds, so one at a time is processed, after
         those of open connections."""
+        self._reading, self._calling = TurnLength(), TurnLength()
         self._delay = ReceiveDelay()
         self._has_stamps = False
         self.held_up_ns = 0
@@ -224,12 +222,14 @@ class UdpTransport(ABC):
         self._run_calls(calls)
 
     def _run_calls(self, calls: list[Callable[[], None]]) -> None:
-        """Make calls, then flush. After `_MAX_TURN`, the remaining calls wait until other tasks
-        have run."""
-        until = self.now() + _MAX_TURN
+        """Make calls, then flush. After a turn, the remaining calls wait until other tasks have
+        run."""
+        now = self.now()
+        until = now + self._calling.begin(now)
         for number, call in enumerate(calls, 1):
             self._contain(call)
-            if number < len(calls) and self.now() > until:
+            if number < len(calls) and (now := self.now()) > until:
+                self._calling.interrupt(now)
                 self._soon[:0] = calls[number:]
                 self._wake_flusher()
                 break
@@ -285,14 +285,14 @@ class UdpTransport(ABC):
         self._handshakes.clear()
 
     def _receive_batch(self) -> None:
-        """Read up to `_MAX_BATCH` datagrams from the socket and pass them to the endpoint, for
-        `_MAX_TURN` and one datagram at most."""
+        """Read datagrams from the socket and pass them to the endpoint, for one turn."""
         assert self._socket is not None
         sock, is_ipv6 = self._socket.raw, self._socket.is_ipv6
         endpoint = self._endpoint
         now = self.now()
+        turn = self._reading.begin(now)
         self.held_up_ns = 0
-        for count in range(_MAX_BATCH):
+        for count in range(round(_MAX_BATCH * turn / MIN_TURN)):
             try:
                 if self._has_stamps and (not count or self.held_up_ns >= MEASURE_ALL_NS):
                     datagram, ancillary, _, sender = sock.recvmsg(_READ_SIZE, STAMP_SPACE)
@@ -318,8 +318,9 @@ class UdpTransport(ABC):
                 endpoint.receive_datagram(datagram, address, now)
             if len(datagram) < self._ends_burst and self.held_up_ns < _JUST_ARRIVED_NS:
                 return
-            if self.now() - now > _MAX_TURN:
-                return
+            if self.now() - now > turn:
+                break
+        self._reading.interrupt(self.now())
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:
         """Queue a datagram of a handshake, so that open connections are served first."""

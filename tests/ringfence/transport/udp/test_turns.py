@@ -43,6 +43,12 @@ class Turns:
         await self.is_ready.wait()
         self.step("other task")
 
+    async def let_other_task_run(self, seconds: float) -> None:
+        """Run other tasks once, and advance the clock as if they had needed some time."""
+        await trio.lowlevel.checkpoint()
+        self.order.append("long task")
+        self._now += seconds
+
     async def ends(self) -> list[str]:
         with trio.fail_after(30):
             await self.have_run.wait()
@@ -89,6 +95,27 @@ async def test_other_tasks_run_before_a_long_turn_continues(
     # The second step may be in the same turn of the event loop as the other task.
     assert order.index("other task") in (1, 2)
     assert [name for name in order if name != "other task"] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("kind", ["datagrams", "calls"])
+async def test_a_turn_is_longer_while_other_tasks_need_long(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = TrioUdp(("127.0.0.1", 0), on_bug=report, client=ClientTls(verify=False))
+    async with turns_of(transport, monkeypatch) as turns:
+        transport.receive_sealed(lambda *_: turns.step("step"))
+        if kind == "datagrams":
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                for _ in range(40):
+                    sender.sendto(bytes(1100), transport.address)
+        for _ in range(40 if kind == "calls" else 0):
+            transport.call_soon(partial(turns.step, "step"))
+        with trio.fail_after(30):
+            while turns.order.count("step") < 40:
+                await turns.let_other_task_run(0.03)
+
+    # One step, and then 10 or 11 of a millisecond after each 30 ms of the other task.
+    assert turns.order.count("long task") < 8
 
 
 class Unused:

@@ -1,0 +1,27 @@
+"""Length of turns: a third of the time of other tasks, if these delay the rest of the work."""
+
+import pytest
+
+from ringfence.transport.udp.turn_length import MIN_TURN, TurnLength
+
+
+@pytest.mark.parametrize(
+    ("by_others", "expected"), [(0.0, MIN_TURN), (0.0003, MIN_TURN), (3.0, 1.0)]
+)
+def test_a_turn_after_an_interrupted_one_lasts_a_third_of_the_time_between(
+    by_others: float, expected: float
+) -> None:
+    turn = TurnLength()
+    turn.begin(1.0)
+    turn.interrupt(1.5)
+
+    assert turn.begin(1.5 + by_others) == pytest.approx(expected)
+
+
+def test_a_turn_is_short_when_the_last_one_has_done_all_work() -> None:
+    turn = TurnLength()
+    assert turn.begin(1.0) == MIN_TURN
+    turn.interrupt(1.5)
+    turn.begin(4.5)
+
+    assert turn.begin(10.0) == MIN_TURN
