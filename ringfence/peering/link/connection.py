@@ -156,12 +156,10 @@ class LinkConnection:
         """Time of the last message of the member."""
         self.is_pinging = False
         """Whether the member is silent and has not answered the ping yet."""
-        self._transport = transport
-        self._destination = destination
+        self._transport, self._destination = transport, destination
         self._settings = settings
         self._queue, self._in_flight = queue, queue.in_flight
-        self._subscription = subscription
-        self._events = events
+        self._subscription, self._events = subscription, events
         self._backoff = _Backoff(settings, random)
         self._state = _State.IDLE
         self._connection: Connection | None = None
@@ -171,6 +169,7 @@ class LinkConnection:
         self._is_retired = False
         self._timer: Timer | None = None
         self._timer_due = 0.0
+        self._times_late = 0
         self._reconnect_timer: Timer | None = None
         self._retry_from = float("-inf")
         """Time from which `retry` has an effect."""
@@ -460,15 +459,18 @@ class LinkConnection:
     def _on_timer(self) -> None:
         self._timer = None
         now = self._transport.now()
-        if now - self._timer_due > _STALL_S:
+        self._times_late = self._times_late + 1 if now - self._timer_due > _STALL_S else 0
+        if self._times_late == 1:
             # This process was stopped, not the member: first handle the member's messages.
             self._arm(now + _STALL_S)
             return
         if self._state is _State.CONNECTING and self._queue.first_due() <= now:
             self._fail_requests()  # The attempt to connect continues.
             return
-        is_draining = self._state is _State.DRAINING
-        silent = self._queue.expire(now, self.received_at, is_draining=is_draining)
+        # A process that is late again is overloaded: it cannot know that the member is silent.
+        received_at = now if self._times_late else self.received_at
+        is_draining, is_ready = self._state is _State.DRAINING, self._state is _State.READY
+        silent = self._queue.expire(now, received_at, is_draining=is_draining, is_ready=is_ready)
         if self._state is _State.DRAINING:
             self._close_if_drained()
         elif self._state is _State.READY:

@@ -173,14 +173,12 @@ class RequestQueue:
 
     def _send_batches(self, together: list[QueuedBatch], now: float, send: _Send) -> None:
         settings = self._settings
-        longest_wait = settings.slow_timeout
-        if settings.deadline is not None:
-            longest_wait = settings.deadline
-            if together[0].batch.op is Op.CHECK:
-                while together and together[0].asked_at + longest_wait <= now:
-                    self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
-                if not together:
-                    return
+        longest_wait = settings.slow_timeout if settings.deadline is None else settings.deadline
+        if together[0].batch.op is Op.CHECK:
+            while together and together[0].asked_at + longest_wait <= now:
+                self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
+            if not together:
+                return
         seq = self.take_seq()
         left = together[-1].asked_at + longest_wait - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
@@ -240,15 +238,18 @@ class RequestQueue:
             first = min(first, *[call.due for call in self._calls])
         return min(first, self._due(self._queue[0])) if self._queue else first
 
-    def expire(self, now: float, received_at: float, *, is_draining: bool = False) -> list[Frame]:
+    def expire(
+        self, now: float, received_at: float, *, is_draining: bool = False, is_ready: bool = False
+    ) -> list[Frame]:
         """Fail expired batches, calls and frames; return the frames which show that the member is
         silent.
 
-        See `FramesInFlight.expire`.
+        With `is_ready`, batches could have been sent, so this process is overloaded. See
+        `FramesInFlight.expire`.
         """
         while self._queue and self._due(self._queue[0]) <= now:
             is_full = len(self.in_flight.by_seq) >= self._settings.max_frames
-            self._fail([self._queue.popleft()], SHED if is_full else None)
+            self._fail([self._queue.popleft()], SHED if is_full or is_ready else None)
         late = [call for call in self._calls if call.due <= now]
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)

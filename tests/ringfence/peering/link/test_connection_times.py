@@ -69,6 +69,27 @@ async def test_after_a_long_pause_a_silent_member_is_noticed_50_ms_later(autojum
         assert len(asked.received) == 1
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_checks_of_a_process_that_is_always_late_end_after_slow_timeout(
+    autojump_clock, answers
+):
+    async with world(slow_timeout=1.0) as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = answers
+        asked = []
+        for number in range(20):
+            asked.append(ask(w.link, number))
+            autojump_clock.jump(0.3)
+            for _ in range(20):  # Turns of the event loop; the clock does not advance in them.
+                await trio.lowlevel.checkpoint()
+
+        decided = [each.received for each in asked[:10]]
+        assert all(each.is_answered for each in asked[:10]) if answers else decided == [[SHED]] * 10
+        assert w.link.is_ready
+        assert len(w.peer.hellos) == 1
+
+
 async def test_the_handshake_is_the_first_round_trip(autojump_clock):
     async with world() as w:
         w.link.open()

@@ -241,7 +241,7 @@ def test_no_check_joins_a_full_queue():
 
 
 def test_silence_begins_with_the_first_unanswered_frame():
-    sender = Sender()
+    sender = Sender(slow_timeout=2.0)
     assert sender.queue.waits_since(float("-inf")) is None
     sender.ask("a", now=0.0)
     assert sender.queue.waits_since(float("-inf")) == 0.0, "it waits for a connection"
@@ -269,8 +269,9 @@ def test_requests_carry_the_time_left_until_the_deadline():
     assert received == [10, 10, 999, 999]
 
 
-def test_checks_past_their_deadline_are_shed_instead_of_sent():
-    sender = Sender(deadline=0.25)
+@pytest.mark.parametrize("bound", ["deadline", "slow_timeout"])
+def test_checks_past_their_deadline_are_shed_instead_of_sent(bound):
+    sender = Sender(**{bound: 0.25})
     old, young = sender.ask("old", now=0.0), sender.ask("young", now=0.1)
 
     [request] = sender.flush(now=0.3)
@@ -282,6 +283,16 @@ def test_checks_past_their_deadline_are_shed_instead_of_sent():
     sender.queue.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
     [refund] = sender.flush(now=0.3)
     assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 1)
+
+
+@pytest.mark.parametrize(("is_ready", "answer"), [(True, SHED), (False, None)])
+def test_checks_that_an_overloaded_process_could_not_send_in_time_are_shed(is_ready, answer):
+    sender = Sender()
+    received = sender.ask("a")
+
+    sender.queue.expire(TIMEOUT, -1.0, is_ready=is_ready)
+
+    assert received == [answer]
 
 
 def test_requests_without_a_connection_wait_since_the_first_of_them():
