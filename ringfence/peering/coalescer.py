@@ -135,6 +135,8 @@ class PendingBatch(ABC):
     def resolve_rows(self, rows: list[int], results: Results) -> None:
         """Wake the tasks of some checks of the batch, whose answers arrived before the others,
         or late."""
+        if isinstance(self._answer, Shed) and not (self._cancelled or self._late):
+            return  # No caller needs the late answers.
         for place, at in enumerate(rows):
             self._parts[at] = results.slice(place, place + 1)
         answers = {at: self._parts[at].row(0) for at in rows}

@@ -8,8 +8,11 @@ owners: see `refunds`.
 import math
 from collections.abc import Callable, Coroutine, Sequence
 
+from msgspec.structs import astuple
+
 from hashring import shard_of
 from ringfence import runtime
+from ringfence.limiter import Outcome
 from ringfence.peering.routing.hedging import (
     MIN_MARGIN,
     HedgingBudget,
@@ -124,6 +127,10 @@ class Router:
         `asked` is the check as it was sent, and `late` its time-out; they are None when the owner
         failed. Raises `AccessDenied` when a member refuses to decide.
         """
+        if late is not None and late.is_shed:
+            await runtime.checkpoint()  # The caller may check in a loop, and has not waited yet.
+            outcome, source = self._decide_here(Batch(Op.CHECK, [key], [cost]), 0, is_shed=True)
+            return (*astuple(outcome), source)
         now = runtime.current_time()
         asked_at = now if asked is None else asked.asked_at
         pending = PendingRequest(Batch(Op.CHECK, [key], [cost]), asked_at)
@@ -270,17 +277,25 @@ class Router:
         if pending.missing:
             pending.shed_rows_of_busy_members()
         for row in pending.missing:
-            outcome, source = self._fallback(batch, row)
-            is_shed = source is Source.POLICY and row in pending.shed
-            source = Source.SHED if is_shed else source
-            results.put(row, outcome, source)
-            if self._undecided is not None and batch.op is Op.CHECK and results.refusal is None:
-                self._undecided(batch.keys[row], outcome.code.value, source.value)
+            is_refused = results.refusal is not None
+            is_shed = row in pending.shed
+            results.put(row, *self._decide_here(batch, row, is_shed=is_shed, is_refused=is_refused))
         if batch.op is not Op.CHECK:
             return
         if batch.groups:
             self._refunds.undo_denied_groups(pending, denies_group, is_forwarded=hops > 0)
         self._refunds.refund_when_late(pending)
+
+    def _decide_here(
+        self, batch: Batch, row: int, *, is_shed: bool, is_refused: bool = False
+    ) -> tuple[Outcome, Source]:
+        """Decide a check that no member decided by the failure policy."""
+        outcome, source = self._fallback(batch, row)
+        if is_shed and source is Source.POLICY:
+            source = Source.SHED
+        if self._undecided is not None and batch.op is Op.CHECK and not is_refused:
+            self._undecided(batch.keys[row], outcome.code.value, source.value)
+        return outcome, source
 
 
 def _denies_group(row: int) -> bool:

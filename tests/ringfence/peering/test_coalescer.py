@@ -184,6 +184,29 @@ def test_a_shed_batch_sheds_tasks_that_join_before_and_after(backend):
 
 
 @BACKENDS
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_late_answers_to_a_shed_batch_are_only_read_for_cancelled_tasks(
+    backend, is_cancelled, monkeypatch
+):
+    async def run():
+        pending, router, read = new_pending_batch(0.0, 100), FakeRouter(), []
+        async with anyio.create_task_group() as tasks:
+            await join(pending, [b"a", b"b"], tasks, router)
+            if is_cancelled:
+                tasks.cancel_scope.cancel()
+            else:
+                pending.resolve(SHED)
+        pending.resolve(SHED)
+        take = Results.slice
+        monkeypatch.setattr(Results, "slice", lambda *args: read.append(args) or take(*args))
+        pending.resolve_rows([0, 1], results(Code.ALLOWED, Code.ALLOWED))
+        assert len(read) == 2 * is_cancelled
+        assert sorted(router.refunded) == [b"a", b"b"] * is_cancelled
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
 def test_a_task_that_joins_a_late_batch_is_answered_with_it(backend):
     async def run():
         pending = new_pending_batch(0.0, 100)

@@ -33,6 +33,24 @@ async def test_a_shed_check_is_decided_by_the_failure_policy_at_once(autojump_cl
     assert cluster.standby(plain).asked == []
 
 
+async def test_a_caller_that_checks_in_a_loop_lets_other_tasks_run_while_its_checks_are_shed(
+    autojump_clock,
+):
+    cluster = ClientCluster()
+    cluster.members["a"].sheds = True
+    key, has_run = key_of("a"), trio.Event()
+
+    async def run_other_task():
+        has_run.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_other_task)
+        for _ in range(3):
+            await cluster.check_one(key)
+
+        assert has_run.is_set()
+
+
 async def test_at_the_deadline_busy_and_lost_owners_have_different_sources(autojump_clock):
     for answers_others, source in ((True, Source.SHED), (False, Source.POLICY)):
         cluster = ClientCluster(LONE, hedge_after=0.1)
