@@ -21,6 +21,8 @@ _KEPT_S = 1.0
 """Time before the kill of which answers are recorded."""
 _MAX_KEPT = 1_000_000
 """Most recorded answers."""
+_PAUSE = 0.1
+"""Seconds before a counter is read again that no node has returned."""
 _TASKS = 64
 """Counters that are read at a time."""
 
@@ -116,7 +118,9 @@ async def counted(limiter: Limiter, rule: str, limit: int, keys: list[str]) -> C
     async def work() -> None:
         for key in left:
             decision = await limiter.peek("bench", {rule: key})
-            assert decision.remaining is not None
+            while decision.remaining is None:  # No node decided: the machine is overloaded.
+                await trio.sleep(_PAUSE)
+                decision = await limiter.peek("bench", {rule: key})
             found[key] = limit - decision.remaining
 
     async with trio.open_nursery() as nursery:
