@@ -160,7 +160,7 @@ class Replication:
         in_flight = self._in_flight.items()
         busy = {standby for standby, frames in in_flight if len(frames) >= _FRAMES_OF_OTHER_ROUNDS}
         left = len(self._changed.keys)
-        while left > 0:
+        while left > 0 and len(self._ring.members) > 1:  # Members may leave between two steps.
             most = min(left, self._keys_per_step)
             if self._has_special_shards:
                 most = min(most, _ROUTED_KEYS_PER_STEP)

@@ -208,6 +208,25 @@ def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> No
     assert standby.answer(Done(1)) == [keys[0]]
 
 
+def test_a_round_during_which_all_other_members_leave_sends_nothing_more() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
+    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
+    replication, standby = replicating(owner)
+    for key in keys:
+        owner.spend(key)
+
+    steps = replication.send_changes()
+    next(steps)
+    sent = len(standby.frames)
+    replication.on_ring_change(ring(A, B), ring(), ring(A))
+
+    assert list(steps) == []
+    assert len(standby.frames) == sent > 0
+    list(replication.send_changes())
+    assert replication.backlog == 0
+
+
 def test_four_frames_without_acknowledgement_hold_back_the_next_round() -> None:
     owner = Peer(A)
     owner.ownership.start([SHARD])
