@@ -14,7 +14,7 @@ from benchmarks.node_process import start_node
 
 __all__ = ["TimedNodes"]
 
-_STARTUP = 30.0
+_STARTUP = 120.0
 _SETTLED = 4.0
 """Seconds after the start of all nodes until a benchmark begins."""
 
