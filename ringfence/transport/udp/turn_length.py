@@ -10,6 +10,8 @@ __all__ = ["MIN_TURN", "TurnLength"]
 
 MIN_TURN = 0.0005
 """Seconds after which other tasks run. A single datagram or call may need more."""
+_MAX_TURN = 0.1
+"""Longest turn. A process that was stopped does not work for seconds while datagrams arrive."""
 _SHARE = 1 / 3
 """Length of a turn, as a part of the time for which the other tasks ran before."""
 
@@ -23,7 +25,7 @@ class TurnLength:
     def begin(self, now: float) -> float:
         """Start a turn; return the seconds that it may last."""
         by_others, self._interrupted_at = now - self._interrupted_at, inf
-        return max(MIN_TURN, by_others * _SHARE)
+        return min(max(MIN_TURN, by_others * _SHARE), _MAX_TURN)
 
     def interrupt(self, now: float) -> None:
         """End a turn before the work is done, so that other tasks run."""

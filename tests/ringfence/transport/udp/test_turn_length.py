@@ -6,7 +6,7 @@ from ringfence.transport.udp.turn_length import MIN_TURN, TurnLength
 
 
 @pytest.mark.parametrize(
-    ("by_others", "expected"), [(0.0, MIN_TURN), (0.0003, MIN_TURN), (3.0, 1.0)]
+    ("by_others", "expected"), [(0.0, MIN_TURN), (0.0003, MIN_TURN), (0.03, 0.01), (30.0, 0.1)]
 )
 def test_a_turn_after_an_interrupted_one_lasts_a_third_of_the_time_between(
     by_others: float, expected: float
