@@ -99,6 +99,7 @@ class ClusterSummary:
                 for name in asked:
                     tasks.start_soon(ask_figures, name)
                     tasks.start_soon(ask_list, name)
-        found.missing = [name for name in asked if name not in found.lists]
+        dead = [row.name for row in rows if row.state == "dead"]
+        found.missing = [name for name in [*asked, *dead] if name not in found.lists]
         found.at = runtime.current_time()
         return found

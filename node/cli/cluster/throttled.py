@@ -16,6 +16,7 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.table import Table
 
 from node.cli.cluster.cluster_command import ClusterCommand, Query
@@ -102,6 +103,9 @@ def throttled(
     """
     for url in urls:
         _check_url(url)
+    source = click.get_current_context().get_parameter_source("cluster")
+    if urls and source is ParameterSource.COMMANDLINE:
+        raise ConfigError("--cluster must be used without URL: each of them names nodes to query")
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -109,6 +113,8 @@ def throttled(
         reports = [each for each in answers if isinstance(each, _Report)]
         errors = [each for each in answers if not isinstance(each, _Report)]
         if not reports:
+            for error in errors[1:]:
+                Output().error(str(error))
             raise errors[0]
         _show(count, json_, reports, Output(), errors)
         return None
@@ -230,7 +236,9 @@ async def _ask_cluster(cluster: Cluster) -> list[_Report]:
             [_key_of(cluster.rules, routes, each) for each in found.keys],
             {name: listed.denied for name, listed in sorted(lists.items())},
             {name: listed.counting_s for name, listed in sorted(lists.items())},
-            sorted(row.name for row in known if row.name not in lists),
+            sorted(
+                row.name for row in cluster.members if row.name not in lists and row.state != "left"
+            ),
         )
     ]
 
@@ -284,6 +292,11 @@ def _check_url(url: str) -> None:
         raise ConfigError(
             "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
             f"got {masked(url)!r}"
+        )
+    if "/" in url.split("://", 1)[1].rstrip("/"):
+        raise ConfigError(
+            f"the URL of an admin port must have no path, got {masked(url)!r}; remove what follows "
+            "the port"
         )
 
 

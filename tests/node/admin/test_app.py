@@ -306,7 +306,8 @@ async def test_the_summary_shows_problems_of_the_cluster(
         reported = (await ask(app, "/v1/cluster")).json
         await made.crash("b")
         await trio.sleep(30.0)
-        later = {row["name"]: row for row in (await ask(app, "/v1/cluster")).json["members"]}
+        reported_later = (await ask(app, "/v1/cluster")).json
+        later = {row["name"]: row for row in reported_later["members"]}
 
     assert reported["rules_refusal"] == "api.yaml:3: unknown key"
     assert {name: row["rules_refused"] for name, row in reported["figures"].items()} == {
@@ -315,6 +316,7 @@ async def test_the_summary_shows_problems_of_the_cluster(
     }
     assert reported["figures"]["a"]["rules_hash"] != reported["figures"]["b"]["rules_hash"]
     assert later["b"]["state"] == "dead"
+    assert reported_later["throttled"]["missing"] == ["b"]
     assert 20 < later["b"]["state_for_s"] < 30
     assert later["a"]["state_for_s"] > 30
 

@@ -8,16 +8,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner, Result
 
-from node.cli.cluster.throttled import _key_of, throttled
+from node.cli.cluster.throttled import _ask_cluster, _key_of, throttled
 from node.config.key_files import write_keys
 from node.metrics.denied_keys import DeniedKey
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.errors import RingfenceError
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.wire import MemberRow, Throttled
 
 Serve = Callable[..., str]
 
@@ -308,3 +312,42 @@ def test_a_key_reported_by_two_ports_is_counted_once(serve: Serve) -> None:
     assert json.loads(result.output)["denied"] == 6
     assert json.loads(result.output)["missing"] == ["c"]
     assert json.loads(result.output)["errors"] == []
+
+
+def test_the_url_of_a_port_is_given_without_a_cluster_and_without_a_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "no answer" in error_of("http://127.0.0.1:9/")
+    assert "must have no path" in error_of("http://127.0.0.1:9/v1")
+    assert "without URL" in error_of("http://127.0.0.1:9", "--cluster", "ringfence://127.0.0.1:9")
+
+    monkeypatch.setenv("RINGFENCE_URL", "ringfence://127.0.0.1:9")
+    assert "no answer" in error_of("http://127.0.0.1:9")
+
+
+def test_each_port_that_sends_no_list_is_named() -> None:
+    result = run("http://127.0.0.1:9", "http://127.0.0.1:7")
+
+    assert str(result.exception).startswith("http://127.0.0.1:9: no answer")
+    assert "http://127.0.0.1:7: no answer" in result.stderr
+
+
+@pytest.mark.trio
+async def test_members_that_are_dead_or_do_not_answer_are_missing() -> None:
+    states = {"a": "alive", "b": "dead", "c": "left", "d": "suspect"}
+    rows = [MemberRow(name, "", 1, "dc", "", 1.0, state) for name, state in states.items()]
+
+    async def listed(row: MemberRow, count: int) -> Throttled | None:
+        return Throttled(1, 0, [], [], [], [], [], 0) if row.name == "a" else None
+
+    cluster = SimpleNamespace(
+        members=rows,
+        admin=SimpleNamespace(throttled=listed),
+        outage=lambda: None,
+        routes=None,
+        rules=load_text(RULES).rules,
+    )
+
+    [report] = await _ask_cluster(cast(Cluster, cluster))
+
+    assert report.missing == ["b", "d"]
