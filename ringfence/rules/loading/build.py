@@ -145,7 +145,7 @@ def _read_file(
     merge: bool,
 ) -> None:
     cursor = Cursor(findings, file.name)
-    table = cursor.table(file.root, "a rule file")
+    table = cursor.table(file.root, "this rule file")
     if table is None:
         return
     fields = cursor.fields(table, _ROOT_KEYS, _REFUSED_AT_ROOT)
