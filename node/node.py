@@ -96,12 +96,14 @@ class Node:
         is_founder: bool = False,
         on_change: Callable[[NodeId, Sequence[Changed]], None] | None = None,
         on_transition: OnTransition | None = None,
+        stopwatch: Callable[[], int] | None = None,
     ) -> None:
         """`containment` handles internal errors; by default the node makes its own.
 
         `datagrams` replaces the sealed datagrams of gossip. A node that `is_founder` is in the ring
         from the start: give `run` the records of all founders. `on_change` is called when this
         node's records of members change, and `on_transition` before the state of a shard changes.
+        `stopwatch` returns the processor time in ns; None is a simulation, which must repeat.
         """
         self.name = NodeId(settings.name)
         self.settings = settings
@@ -112,10 +114,8 @@ class Node:
         """Set when an operator asks this node to leave."""
         self.certificates_expire: dict[str, float] = {}
         """Expiry of the certificates of the node and its authority, in seconds since 1970."""
-        self._datagrams = datagrams
-        self._is_founder = is_founder
-        self._random = random
-        self._running = RunningNode()
+        self._datagrams, self._is_founder, self._random = datagrams, is_founder, random
+        self._running = RunningNode(stopwatch)
         self.clock = ClusterTime(clock, ClusterClock())
         self.membership = _new_membership(
             settings, gossip or GossipSettings.lan(), random, self.clock, is_founder=is_founder

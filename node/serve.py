@@ -62,8 +62,12 @@ async def serve(
         keys, access, rulebook, rules = files.keys, files.access, files.rulebook, files.rules
         client_tls, server_tls = files.client_tls, files.server_tls
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
-        node = Node(settings, access, rules, clock=SystemClock(), random=random)
-        node.shards.ownership.steps.stopwatch = thread_time_ns
+        node = Node(
+            *(settings, access, rules),
+            clock=SystemClock(),
+            random=random,
+            stopwatch=thread_time_ns,
+        )
         if keys is not None:
             node.certificates_expire = expiry_of(client_tls, server_tls)
         transport = TrioUdp(

@@ -23,6 +23,8 @@ _MAX_KEPT = 1_000_000
 """Most recorded answers."""
 _PAUSE = 0.1
 """Seconds before a counter is read again that no node has returned."""
+_PATIENCE = 60.0
+"""Seconds after which a counter that no node returns is an error."""
 _TASKS = 64
 """Counters that are read at a time."""
 
@@ -118,9 +120,10 @@ async def counted(limiter: Limiter, rule: str, limit: int, keys: list[str]) -> C
     async def work() -> None:
         for key in left:
             decision = await limiter.peek("bench", {rule: key})
-            while decision.remaining is None:  # No node decided: the machine is overloaded.
-                await trio.sleep(_PAUSE)
-                decision = await limiter.peek("bench", {rule: key})
+            with trio.fail_after(_PATIENCE):
+                while decision.remaining is None:  # No node decided: the machine is overloaded.
+                    await trio.sleep(_PAUSE)
+                    decision = await limiter.peek("bench", {rule: key})
             found[key] = limit - decision.remaining
 
     async with trio.open_nursery() as nursery:

@@ -44,8 +44,8 @@ _KILLED = "c"
 _KEYS = 10_000
 _PER_SECOND = 2000
 _MOST_IN_FLIGHT = 1000
-"""Checks above which the client sends no more, as a server with a bounded number of requests. They
-only reach it when the machine is overloaded."""
+"""Most checks in flight, as of a server with a bounded number of requests. Only an overloaded
+machine reaches it."""
 _SETTLED = 4.0
 """Seconds of load after each change."""
 _CALM = 2.0

@@ -16,6 +16,7 @@ from node.shards.changed_keys import ChangedKeys
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.ownership.shard_states import OnTransition
 from node.shards.replication import Replication
+from node.shards.shard_steps import ShardSteps
 from node.shards.transfers.handoff import Handoff
 from node.shards.transfers.shard_sender import ShardSender
 from ringfence.limiter import Engine
@@ -86,6 +87,7 @@ def build_shard_counters(
         lender=lender,
         on_transition=on_transition,
         first_id=first_id,
+        steps=ShardSteps(node.running.stopwatch),
     )
     lender.on_counted = ownership.log_units
     sender = ShardSender(

@@ -33,9 +33,10 @@ def cost_of(keys: int) -> int:
 class ShardSteps:
     """Order of the steps of all tasks of a node that move shards."""
 
-    def __init__(self) -> None:
-        self.stopwatch: Callable[[], int] = _no_time
-        """Processor time in ns, which a real node sets. The steps of a simulation take no time."""
+    def __init__(self, stopwatch: Callable[[], int] | None = None) -> None:
+        """`stopwatch` returns the processor time in ns. None is a simulation, whose steps take no
+        time."""
+        self.stopwatch = stopwatch or _no_time
         self._last: runtime.Event | None = None
         """Set when the last step that was asked for may run; None when no step waits."""
         self._began = 0

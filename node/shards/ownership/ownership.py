@@ -58,11 +58,11 @@ class ShardOwnership:
         lender: Lender[Caller] | None = None,
         on_transition: OnTransition | None = None,
         first_id: int = 1,
+        steps: ShardSteps | None = None,
     ) -> None:
         """`period_of` returns the period in ns of a key's limit, `first_id` numbers origins. For
         `on_arrived` see `CounterMerge`; `on_started` gets shards that start without counters."""
-        self.replicas = Replicas(max_keys, max_bytes)
-        self.steps = ShardSteps()
+        self.replicas, self.steps = Replicas(max_keys, max_bytes), steps or ShardSteps()
         self.changed = ChangedKeys() if changed is None else changed
         self.decided_checks = checks = DecidedChecks() if decided_checks is None else decided_checks
         """Move with their shards, so that the new owner knows the outcome of a repeated check."""

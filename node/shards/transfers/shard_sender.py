@@ -89,8 +89,6 @@ class ShardSender:
 
         After a transfer, this node keeps a replica of each shard whose standby it is.
         """
-        steps = self._ownership.steps
-        steps.start()
         is_asked = bytearray(SHARDS)
         for shard in pull.shards:
             is_asked[shard] = 1
@@ -112,7 +110,8 @@ class ShardSender:
         if self._lender is not None:
             ended = self._lender.unreported_keys
             self._lender.forget_unreported([*compress(ended, pick(ended, is_asked))])
-        mark = self._ownership.origins.new_mark()
+        mark, steps = self._ownership.origins.new_mark(), self._ownership.steps
+        steps.start()  # What is before this is the same for each answer.
         empty = self._empty_of(pull.shards, lent)
         most = _GROUPED_PER_ANSWER if self._ownership.covers else SHARDS
         sent = self._send_empty(reply, empty[:most], requester, number, mark, now)

@@ -102,8 +102,7 @@ class _Backoff:
     jitter."""
 
     def __init__(self, settings: LinkSettings, random: Random) -> None:
-        self._settings = settings
-        self._random = random
+        self._settings, self._random = settings, random
         self._attempts = 0
 
     def reset(self) -> None:
@@ -156,19 +155,16 @@ class LinkConnection:
         """Time of the last message of the member."""
         self.is_pinging = False
         """Whether the member is silent and has not answered the ping yet."""
-        self._transport, self._destination = transport, destination
-        self._settings = settings
+        self._transport, self._destination, self._settings = transport, destination, settings
         self._queue, self._in_flight = queue, queue.in_flight
         self._subscription, self._events = subscription, events
         self._backoff = _Backoff(settings, random)
         self._state = _State.IDLE
         self._connection: Connection | None = None
-        self._hello_at = 0.0
-        self._ready_at = 0.0
-        self._ping_seq = 0
-        self._is_retired = False
+        self._hello_at = self._ready_at = 0.0
+        self._ping_seq, self._is_retired = 0, False
         self._timer: Timer | None = None
-        self._timer_due = 0.0
+        self._timer_due = self._timer_ran_at = 0.0
         self._times_late = 0
         self._reconnect_timer: Timer | None = None
         self._retry_from = float("-inf")
@@ -460,6 +456,7 @@ class LinkConnection:
         self._timer = None
         now = self._transport.now()
         self._times_late = self._times_late + 1 if now - self._timer_due > _STALL_S else 0
+        ran_before, self._timer_ran_at = self._timer_ran_at, now
         if self._times_late == 1:
             # This process was stopped, not the member: first handle the member's messages.
             self._arm(now + _STALL_S)
@@ -467,10 +464,11 @@ class LinkConnection:
         if self._state is _State.CONNECTING and self._queue.first_due() <= now:
             self._fail_requests()  # The attempt to connect continues.
             return
-        # A process that is late again is overloaded: it cannot know that the member is silent.
-        received_at = now if self._times_late else self.received_at
+        # A process that is late again is overloaded. It reads a member's messages late, too.
+        is_heard = self._times_late and self.received_at > ran_before
+        received_at = now if is_heard else self.received_at
         is_draining, is_ready = self._state is _State.DRAINING, self._state is _State.READY
-        silent = self._queue.expire(now, received_at, is_draining=is_draining, is_ready=is_ready)
+        silent = self._queue.expire(now, received_at, is_draining=is_draining, can_send=is_ready)
         if self._state is _State.DRAINING:
             self._close_if_drained()
         elif self._state is _State.READY:
@@ -480,6 +478,8 @@ class LinkConnection:
                 self._ping()
             else:
                 self._flush()  # Expired frames no longer count as in flight.
+        if self._queue.is_empty:
+            self._times_late = 0
         self._watch()
 
     def _ping(self) -> None:

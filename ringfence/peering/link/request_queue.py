@@ -173,12 +173,14 @@ class RequestQueue:
 
     def _send_batches(self, together: list[QueuedBatch], now: float, send: _Send) -> None:
         settings = self._settings
-        longest_wait = settings.slow_timeout if settings.deadline is None else settings.deadline
-        if together[0].batch.op is Op.CHECK:
-            while together and together[0].asked_at + longest_wait <= now:
-                self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
-            if not together:
-                return
+        longest_wait = settings.slow_timeout
+        if settings.deadline is not None:
+            longest_wait = settings.deadline
+            if together[0].batch.op is Op.CHECK:
+                while together and together[0].asked_at + longest_wait <= now:
+                    self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
+                if not together:
+                    return
         seq = self.take_seq()
         left = together[-1].asked_at + longest_wait - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
@@ -239,17 +241,19 @@ class RequestQueue:
         return min(first, self._due(self._queue[0])) if self._queue else first
 
     def expire(
-        self, now: float, received_at: float, *, is_draining: bool = False, is_ready: bool = False
+        self, now: float, received_at: float, *, is_draining: bool = False, can_send: bool = False
     ) -> list[Frame]:
         """Fail expired batches, calls and frames; return the frames which show that the member is
         silent.
 
-        With `is_ready`, batches could have been sent, so this process is overloaded. See
-        `FramesInFlight.expire`.
+        With `can_send`, this process is overloaded if it has not sent a batch in time, and its
+        checks are shed. See `FramesInFlight.expire`.
         """
         while self._queue and self._due(self._queue[0]) <= now:
+            queued = self._queue.popleft()
             is_full = len(self.in_flight.by_seq) >= self._settings.max_frames
-            self._fail([self._queue.popleft()], SHED if is_full or is_ready else None)
+            is_shed = is_full or (can_send and queued.batch.op is Op.CHECK)
+            self._fail([queued], SHED if is_shed else None)
         late = [call for call in self._calls if call.due <= now]
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)

@@ -10,8 +10,8 @@ __all__ = ["MIN_TURN", "TurnLength"]
 
 MIN_TURN = 0.0005
 """Seconds after which other tasks run. A single datagram or call may need more."""
-_MAX_TURN = 0.1
-"""Longest turn. A process that was stopped does not work for seconds while datagrams arrive."""
+_MAX_TURN = 0.02
+"""Longest turn, for a process that was stopped, and for several transports in one process."""
 _SHARE = 1 / 3
 """Length of a turn, as a part of the time for which the other tasks ran before."""
 
@@ -27,6 +27,6 @@ class TurnLength:
         by_others, self._interrupted_at = now - self._interrupted_at, inf
         return min(max(MIN_TURN, by_others * _SHARE), _MAX_TURN)
 
-    def interrupt(self, now: float) -> None:
-        """End a turn before the work is done, so that other tasks run."""
-        self._interrupted_at = now
+    def end(self, now: float, *, is_done: bool) -> None:
+        """End a turn, so that other tasks run. If the work is not done, their time counts."""
+        self._interrupted_at = inf if is_done else now

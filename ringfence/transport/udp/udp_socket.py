@@ -1,6 +1,7 @@
 """UDP socket of a transport: binding, sending, and one form of addresses for IPv4 and IPv6."""
 
 import errno
+import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -88,6 +89,12 @@ class UdpSocket:
             self._refusals["send_failed"] += 1
             if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT):
                 self._on_unroutable(address, datagram[:64])
+
+    def has_datagrams(self) -> bool:
+        """Return whether datagrams wait to be read."""
+        poll = select.poll()
+        poll.register(self.raw, select.POLLIN)
+        return bool(poll.poll(0))
 
     def usable(self, rows: Iterable[AddressInfo]) -> list[Address]:
         """Return the given addresses to which this socket can send, without duplicates, `::1` last.

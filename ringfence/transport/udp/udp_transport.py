@@ -229,7 +229,7 @@ class UdpTransport(ABC):
         for number, call in enumerate(calls, 1):
             self._contain(call)
             if number < len(calls) and (now := self.now()) > until:
-                self._calling.interrupt(now)
+                self._calling.end(now, is_done=False)
                 self._soon[:0] = calls[number:]
                 self._wake_flusher()
                 break
@@ -320,7 +320,7 @@ class UdpTransport(ABC):
                 return
             if self.now() - now > turn:
                 break
-        self._reading.interrupt(self.now())
+        self._reading.end(self.now(), is_done=not self._socket.has_datagrams())
 
     def _queue_handshake(self, datagram: bytes, address: Address) -> None:
         """Queue a datagram of a handshake, so that open connections are served first."""

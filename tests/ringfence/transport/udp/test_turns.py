@@ -118,6 +118,23 @@ async def test_a_turn_is_longer_while_other_tasks_need_long(
     assert turns.order.count("long task") < 8
 
 
+async def test_a_turn_after_an_idle_time_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = TrioUdp(("127.0.0.1", 0), on_bug=report, client=ClientTls(verify=False))
+    async with turns_of(transport, monkeypatch) as turns:
+        transport.receive_sealed(lambda *_: turns.step("step"))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(bytes(1100), transport.address)
+            while not turns.order:
+                await trio.lowlevel.checkpoint()
+            await turns.let_other_task_run(10.0)
+            for _ in range(10):
+                sender.sendto(bytes(1100), transport.address)
+            while turns.order.count("step") == 1:
+                await trio.lowlevel.checkpoint()
+
+    assert turns.order.count("step") <= 3
+
+
 class Unused:
     """Handler of a connection to which nothing happens before the transport ends."""
 
