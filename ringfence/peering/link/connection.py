@@ -158,14 +158,13 @@ class LinkConnection:
         self._transport, self._destination, self._settings = transport, destination, settings
         self._queue, self._in_flight = queue, queue.in_flight
         self._subscription, self._events = subscription, events
-        self._backoff = _Backoff(settings, random)
-        self._state = _State.IDLE
+        self._backoff, self._state = _Backoff(settings, random), _State.IDLE
         self._connection: Connection | None = None
-        self._hello_at = self._ready_at = 0.0
-        self._ping_seq, self._is_retired = 0, False
+        self._hello_at = 0.0
+        self._ping_seq = 0
+        self._is_retired, self._times_late = False, 0
         self._timer: Timer | None = None
-        self._timer_due = self._timer_ran_at = 0.0
-        self._times_late = 0
+        self._ready_at = self._timer_due = self._timer_ran_at = 0.0
         self._reconnect_timer: Timer | None = None
         self._retry_from = float("-inf")
         """Time from which `retry` has an effect."""
