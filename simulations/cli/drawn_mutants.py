@@ -13,6 +13,7 @@ from simulations.mutants.drawn import (
     Measured,
     as_row,
     check_installed,
+    check_test_libraries,
     draw_mutants,
     find_mutant,
     measure_simulator,
@@ -59,6 +60,8 @@ def draw(choice: Choice, map_file: str, *, needs_tests: bool) -> Sample:
     tests although they are needed.
     """
     check_installed()
+    if needs_tests:
+        check_test_libraries()
     tests = LineMap.load(Path(map_file))
     if needs_tests and not tests.seconds:
         raise ConfigError(
@@ -71,6 +74,7 @@ def draw(choice: Choice, map_file: str, *, needs_tests: bool) -> Sample:
 def record(map_file: str, paths: Sequence[str], jobs: int, *, json_: bool) -> None:
     """Run tests and record their lines in the map file."""
     check_installed()
+    check_test_libraries()
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
         raise ConfigError(f"--record must be a test file or a folder of tests, got {missing[0]!r}")

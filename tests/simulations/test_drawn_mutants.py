@@ -21,7 +21,7 @@ from simulations.mutants.drawn import (
 )
 from simulations.mutants.drawn import server as server_module
 from simulations.mutants.drawn.sample import ROOT
-from simulations.mutants.drawn.server import Server
+from simulations.mutants.drawn.server import TEST_LIBRARIES, Server, check_test_libraries
 from simulations.mutants.drawn.tool import Variant, find_places, mutate
 from simulations.mutants.value import MutantGone
 
@@ -309,7 +309,7 @@ def test_a_missing_map_is_empty(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def server(root: Path) -> Iterator[Server]:
     """Start one process for all requests of this module's tests."""
-    with Server(root) as server:
+    with Server(root, libraries=TEST_LIBRARIES) as server:
         yield server
 
 
@@ -374,6 +374,28 @@ def test_a_module_whose_import_is_endless_is_detected(
         kill = run_tests(server, replace(mutant, source="while True:\n    pass\n"), [STEPS])
 
     assert kill == Kill("", "needs too much processor time")
+
+
+def test_simulations_need_no_library_of_the_tests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("hypothesis", "pytest"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with Server() as server:
+        fields = {"runs": ["charges 1"], "limits": {"charges 1": 60.0}}
+        assert server.request("simulate", None, fields) is None
+
+
+@pytest.mark.parametrize("name", ["hypothesis", "pytest_timeout"])
+def test_a_missing_library_of_the_tests_is_reported_with_its_remedy(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(ConfigError, match=rf"but {name} is not installed; install .*\[dev\]"):
+        check_test_libraries()
 
 
 def test_recording_finds_the_lines_and_the_time_of_each_test(server: Server, root: Path) -> None:

@@ -14,7 +14,7 @@ from simulations.mutants.drawn.measure import (
 )
 from simulations.mutants.drawn.sample import PACKAGES, DrawnMutant, draw_mutants, find_mutant
 from simulations.mutants.drawn.scores import as_row, score_of
-from simulations.mutants.drawn.server import Kill
+from simulations.mutants.drawn.server import Kill, check_test_libraries
 from simulations.mutants.drawn.simulated import runs_of
 from simulations.mutants.drawn.tool import check_installed
 
@@ -27,6 +27,7 @@ __all__ = [
     "LineMap",
     "as_row",
     "check_installed",
+    "check_test_libraries",
     "draw_mutants",
     "find_mutant",
     "known_equivalents",

@@ -3,8 +3,9 @@
 It runs as a script and imports none of the shipped packages before the mutant is in place. So each
 module that imports a mutated module receives the mutant. Requests and replies are lines of JSON.
 
-The process imports the large libraries once, and then forks for each request. Python processes that
-a test starts load this file as `sitecustomize` and apply the same mutant.
+The process imports the large libraries once, and then forks for each request. Its arguments are
+further libraries, which only tests need. Python processes that a test starts load this file as
+`sitecustomize` and apply the same mutant.
 """
 
 import builtins
@@ -32,10 +33,8 @@ _LIBRARIES = (
     "aioquic.quic.connection",
     "click",
     "cryptography.x509",
-    "hypothesis",
     "msgspec",
     "prometheus_client",
-    "pytest",
     "rich.console",
     "trio.testing",
     "yaml",
@@ -291,7 +290,7 @@ def _handle(reply: _Reply, request: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
-    for name in _LIBRARIES:
+    for name in (*_LIBRARIES, *sys.argv[1:]):
         importlib.import_module(name)
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     reply = _Reply(os.dup(1))

@@ -15,7 +15,7 @@ from ringfence.errors import ConfigError
 from simulations.mutants.drawn.equivalents import reason_of
 from simulations.mutants.drawn.line_map import LineMap
 from simulations.mutants.drawn.sample import PACKAGES, ROOT, DrawnMutant
-from simulations.mutants.drawn.server import Kill, Server
+from simulations.mutants.drawn.server import TEST_LIBRARIES, Kill, Server
 
 __all__ = ["Measured", "measure_simulator", "measure_tests", "record_tests"]
 
@@ -65,7 +65,7 @@ def measure_tests(
         kill = server.request("test", mutant, fields, lambda reply: _note(reply, started))
         return kill, len(started)
 
-    return _measure(mutants, run, jobs, on_measured)
+    return _measure(mutants, run, jobs, on_measured, TEST_LIBRARIES)
 
 
 def measure_simulator(
@@ -148,7 +148,7 @@ def record_tests(
             tests.save(file)
             on_batch(len(tests.seconds))
 
-    _in_parallel(_batches(_test_files(paths), _BATCH), record, jobs)
+    _in_parallel(_batches(_test_files(paths), _BATCH), record, jobs, TEST_LIBRARIES)
     return tests
 
 
@@ -175,6 +175,7 @@ def _measure(
     run: Callable[[Server, DrawnMutant], tuple[Kill | None, int]],
     jobs: int,
     on_measured: OnMeasured,
+    libraries: Sequence[str] = (),
 ) -> list[Measured]:
     def one(server: Server, mutant: DrawnMutant) -> Measured:
         began = monotonic()
@@ -183,17 +184,23 @@ def _measure(
         on_measured(result)
         return result
 
-    return _in_parallel(mutants, one, jobs)
+    return _in_parallel(mutants, one, jobs, libraries)
 
 
 def _in_parallel(
-    items: Sequence[ItemT], work: Callable[[Server, ItemT], ResultT], jobs: int
+    items: Sequence[ItemT],
+    work: Callable[[Server, ItemT], ResultT],
+    jobs: int,
+    libraries: Sequence[str] = (),
 ) -> list[ResultT]:
-    """Do some work for each item, in several servers at a time; return the results in order."""
+    """Do some work for each item, in several servers at a time; return the results in order.
+
+    The servers import `libraries` at their start.
+    """
     with ExitStack() as stack, ThreadPoolExecutor(jobs) as threads:
         idle: SimpleQueue[Server] = SimpleQueue()
         for _ in range(min(jobs, len(items))):
-            idle.put(stack.enter_context(Server()))
+            idle.put(stack.enter_context(Server(libraries=libraries)))
 
         def one(item: ItemT) -> ResultT:
             server = idle.get()

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from select import select
 from types import TracebackType
@@ -17,9 +18,11 @@ from msgspec import Struct
 from ringfence.errors import ConfigError
 from simulations.mutants.drawn.sample import ROOT, DrawnMutant
 
-__all__ = ["Kill", "Server"]
+__all__ = ["TEST_LIBRARIES", "Kill", "Server", "check_test_libraries"]
 
 _CHILD = Path(__file__).with_name("child.py")
+TEST_LIBRARIES = ("hypothesis", "pytest")
+"""Libraries that unit tests need, and simulations do not."""
 _COMPILED = (
     "hashring._compiled",
     "node.requests.refunds._recent_charges",
@@ -30,6 +33,17 @@ _SILENT_S = 150.0
 """Longest wall time of one test or run that uses little processor time: it waits without end."""
 _IDLE_SHARE = 0.01
 """Share of a processor below which a process waits; on a busy machine others get little, too."""
+
+
+def check_test_libraries() -> None:
+    """Raise `ConfigError` when a library is missing that unit tests need."""
+    needed = (*TEST_LIBRARIES, "pytest_timeout")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"unit tests need the libraries {', '.join(needed)}, but {missing[0]} is not "
+            "installed; install them with `pip install 'ringfence[dev]'`"
+        )
 
 
 class Kill(Struct, frozen=True):
@@ -44,7 +58,9 @@ class Kill(Struct, frozen=True):
 class Server(AbstractContextManager["Server"]):
     """Process that handles one request after the other, each one in a fork."""
 
-    def __init__(self, root: Path = ROOT, silent_s: float = _SILENT_S) -> None:
+    def __init__(
+        self, root: Path = ROOT, silent_s: float = _SILENT_S, libraries: Sequence[str] = ()
+    ) -> None:
         self._root = root
         self._silent_s = silent_s
         self._folder = tempfile.TemporaryDirectory(prefix="ringfence-mutants-")
@@ -52,7 +68,7 @@ class Server(AbstractContextManager["Server"]):
         # Python imports `sitecustomize` at its start, also in processes that a test starts.
         (scratch / "sitecustomize.py").write_text(_CHILD.read_text("utf-8"), "utf-8")
         self._process = subprocess.Popen(  # noqa: S603 - our own file
-            [sys.executable, str(_CHILD)],
+            [sys.executable, str(_CHILD), *libraries],
             cwd=root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -165,8 +181,7 @@ class Server(AbstractContextManager["Server"]):
             received = os.read(descriptor, 1 << 16)
             if not received:
                 raise ConfigError(
-                    "the process that applies mutants must run, but it ended; install the extra "
-                    "`dev` for the libraries of the tests"
+                    "the process that applies mutants must run, but it ended; see its error above"
                 )
             self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\n")
