@@ -88,6 +88,11 @@ def parse_fault(text: str) -> Fault:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise ConfigError(f"fault {text!r}: argument must be NAME=VALUE, got {word!r}")
+        if name in args:
+            raise ConfigError(
+                f"fault {text!r}: argument {name} must be given once, got it twice; write several "
+                "hosts as node=n1,n2"
+            )
         args[name] = _parse_value(value)
     until = found["until"]
     try:

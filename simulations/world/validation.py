@@ -99,6 +99,13 @@ def _check_hosts(scenario: Scenario) -> None:
 def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
     with _placed(place):
         check(fault)
+    if fault.at >= scenario.read_at:
+        raise InvalidScenario(
+            (*place, "at"),
+            f"begin of fault '{format_fault(fault)}' must be before the end of the run at "
+            f"{scenario.read_at:g} s, got {fault.at:g} s",
+            "begin the fault earlier, or raise seconds or calm",
+        )
     for name, letters, count in (
         ("node", "n", scenario.nodes),
         ("from", "n", scenario.nodes),

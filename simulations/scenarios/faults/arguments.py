@@ -18,11 +18,11 @@ NEEDS: dict[str, tuple[str, float, float]] = {
     "busy": ("cost_ms", 0.0, 10_000.0),
     "limits": ("part", 0.0, 1.0),
     "rules": ("part", 0.0, 1.0),
-    "errors": ("count", 1.0, 1e6),
+    "errors": ("count", 1, 1_000_000),
     "clock_step": ("by_s", -1e9, 1e9),
     "clock_drift": ("ppm", -100_000.0, 100_000.0),
 }
-"""Required number of a verb: its name, minimum and maximum."""
+"""Required number of a verb: its name, minimum and maximum; an integer if both are integers."""
 _TARGETS = ("node", "zone", "datacenter")
 _RESTART_OPTIONS = ("moves", "seedless")
 _FLAGS = (*_RESTART_OPTIONS, "one_way")
@@ -59,8 +59,27 @@ def check(fault: Fault) -> None:
             )
         if name in _FLAGS and fault.args[name] != 1:
             raise ValueError(f"{name} of {fault.verb} must be 1, got {fault.args[name]!r}")
+    _check_targets(fault)
     if fault.verb in NEEDS:
         name, least, most = NEEDS[fault.verb]
         value = fault.args.get(name, inf)
-        if isinstance(value, str) or not least <= value <= most:
-            raise ValueError(f"{fault.verb} must have {name}=NUMBER, from {least:g} to {most:g}")
+        is_whole = isinstance(least, int)
+        if isinstance(value, str) or not least <= value <= most or (is_whole and value % 1):
+            kind = "INTEGER" if is_whole else "NUMBER"
+            raise ValueError(f"{fault.verb} must have {name}={kind}, from {least:g} to {most:g}")
+
+
+def _check_targets(fault: Fault) -> None:
+    """Reject a fault with two kinds of targets, and a fault between a group and itself."""
+    given = [name for name in _TARGETS if name in fault.args]
+    if len(given) > 1:
+        raise ValueError(
+            f"targets of {fault.verb} must be given by one of {', '.join(_TARGETS)}, got "
+            f"{' and '.join(given)}; name all hosts with node=n1,n2"
+        )
+    node, other = (set(str(fault.args.get(name, "")).split(",")) for name in ("node", "from"))
+    if "from" in fault.args and node == other:
+        raise ValueError(
+            f"from of {fault.verb} must name other hosts than node, got "
+            f"{fault.args['from']} for both; remove from, or name other hosts"
+        )

@@ -26,6 +26,10 @@ from tests.simulations.cli.scenarios import AT_CORE
         (["steady", "--fault", "crash@1 who=n1"], "got 'who'"),
         (["steady", "--fault", "crash@1-2 node=n9"], "must be n1 to n3, got n9"),
         (["steady", "--fault", "cut@1-2 node=n1 from=x"], "must be n1 to n3, got x"),
+        (
+            ["steady", "--fault", "crash@50-51 node=n1"],
+            "begin of fault 'crash@50-51 node=n1' must be before the end of the run at 50 s, got",
+        ),
         (["node-crash", "--nodes", "1"], "must be n1, got n2"),
         (["steady", "--keep", "0"], "--keep must be none for a scenario without faults, got '0'"),
         (

@@ -38,7 +38,9 @@ def faults(draw: st.DrawFn) -> Fault:
         args["node"] = draw(hosts)
     if verb in NEEDS:
         name, least, most = NEEDS[verb]
-        args[name] = draw(st.floats(least, most))
+        args[name] = draw(
+            st.integers(least, int(most)) if isinstance(least, int) else st.floats(least, most)
+        )
     for name in ("one_way", "moves", "seedless"):
         if name in argument_names(verb) and draw(st.booleans()):
             args[name] = 1
@@ -79,6 +81,11 @@ def test_generated_faults_have_a_text_form(seed: int, level: str) -> None:
         ("slow@3-9 extra_ms=long", "slow must have extra_ms=NUMBER"),
         ("crash@3-9 moves=2", "moves of crash must be 1, got 2"),
         ("cut@3-9 one_way=0", "one_way of cut must be 1, got 0"),
+        ("crash@1-2 node=n1 node=n2", "argument node must be given once, got it twice; write"),
+        ("cut@1-12 node=n1 from=n1", "from of cut must name other hosts than node, got n1 for"),
+        ("cut@1-12 node=n1,n2 from=n2,n1", "from of cut must name other hosts than node"),
+        ("crash@1-8 node=n1 zone=z1", "one of node, zone, datacenter, got node and zone; name"),
+        ("errors@1-2 count=1.5 node=n1", "errors must have count=INTEGER, from 1 to 1e+06"),
         (f"crash@{'9' * 400}", "begin of a fault must be seconds of at least 0, got inf"),
     ],
 )
@@ -135,7 +142,7 @@ CHANGES = st.fixed_dictionaries(
     optional={
         "nodes": st.integers(5, 5000),
         "zones": st.integers(1, 30),
-        "seconds": st.floats(1, 86_400),
+        "seconds": st.floats(10, 86_400),
         "calm": st.floats(1, 86_400),
         "latency": st.sampled_from(["lan", "near", "zero"]),
         "loss": st.floats(0, 0.9),
@@ -173,7 +180,15 @@ def test_the_command_of_a_changed_scenario_recreates_it(
 ) -> None:
     scenario = apply_settings(CRASH, [f"{name}={value}" for name, value in changes.items()])
     if instead is not None:
-        known = [replace(fault, args=fault.args | {"node": "n1"}) for fault in instead]
+        known = [
+            replace(
+                fault,
+                at=(at := fault.at % scenario.read_at),
+                until=None if fault.until is None else at + (fault.until - fault.at),
+                args=fault.args | {"node": "n1"},
+            )
+            for fault in instead
+        ]
         scenario = replace(scenario, faults=tuple(known))
 
     assert replayed(replay_command(scenario, CRASH, 7)) == scenario
