@@ -154,9 +154,16 @@ def test_a_name_stands_for_one_mutant(root: Path) -> None:
         assert find_mutant(mutant.name, root) == mutant
 
 
-@pytest.mark.parametrize("name", ["box/clip.py:1:1:AddNot:1", "box/clip.py", "no.py:1:1:AddNot:1"])
-def test_a_name_of_no_mutant_is_rejected(name: str, root: Path) -> None:
-    with pytest.raises(MutantGone, match="draw the sample again"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("box/clip.py:1:1:AddNot:1", "box/clip.py has no mutation '1:1:AddNot:1'; names change"),
+        ("box/clip.py", "box/clip.py has no mutation ''"),
+        ("no.py:1:1:AddNot:1", "of a Python file, got 'no.py:1:1:AddNot:1'; names change"),
+    ],
+)
+def test_a_name_of_no_mutant_is_rejected(name: str, said: str, root: Path) -> None:
+    with pytest.raises(MutantGone, match=said):
         find_mutant(name, root)
 
 

@@ -103,9 +103,12 @@ def find_mutant(name: str, root: Path = ROOT) -> DrawnMutant:
                 mutant = _build(path, source, place, variant) if place_name else None
                 if mutant is not None and mutant.name == name:
                     return mutant
+        what = f"mutant must be at a place that the tool can mutate; {path} has no mutation"
+        what += f" {place_name!r}"
+    else:
+        what = f"mutant must be PATH:LINE:COLUMN:OPERATOR:NUMBER of a Python file, got {name!r}"
     raise MutantGone(
-        f"mutant must be PATH:LINE:COLUMN:OPERATOR:NUMBER as in the report of a sample of the same "
-        f"source text, got {name!r}; draw the sample again"
+        f"{what}; names change with the source text, so copy one from the report of a new sample"
     )
 
 
