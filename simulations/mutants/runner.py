@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from resource import RLIM_INFINITY, RLIMIT_CPU, RUSAGE_SELF, getrusage, setrlimit
-from signal import SIGXCPU
+from signal import SIG_BLOCK, SIG_UNBLOCK, SIGINT, SIGXCPU, pthread_sigmask
 from time import monotonic
 
 from msgspec import Struct
@@ -193,7 +194,13 @@ class _Child:
         self._process: BaseProcess = context.Process(
             target=_run_all, args=(theirs, name, testbeds, task.seeds, run_timeout), daemon=True
         )
-        self._process.start()
+        # The parent handles Ctrl-C, and kills the process.
+        resource_tracker.ensure_running()  # Its first start would unblock the signal.
+        pthread_sigmask(SIG_BLOCK, {SIGINT})
+        try:
+            self._process.start()
+        finally:
+            pthread_sigmask(SIG_UNBLOCK, {SIGINT})
         theirs.close()
         self.deadline = monotonic() + _SLOWEST * run_timeout
 

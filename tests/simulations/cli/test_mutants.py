@@ -1,6 +1,11 @@
-"""Command `ringfence simulate mutants`: the summary, and a missing mutation tool."""
+"""Command `ringfence simulate mutants`: the summary, a missing mutation tool, and Ctrl-C."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +33,25 @@ def test_a_missing_mutation_tool_is_reported_before_any_mutant_runs(
         tool._tool.cache_clear()
 
     assert "pip install 'ringfence[mutants]'" in refused(ran)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the processes from /proc")
+def test_processes_that_run_mutants_ignore_an_interrupt() -> None:
+    words = ("simulate", "mutants", "clock-never-trusted-again", "--seeds", "1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "node.entry", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as command:
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        found: list[str] = []
+        while len(found) < 2:  # The resource tracker and the first run.
+            time.sleep(0.01)
+            found = children.read_text("utf-8").split()
+        for pid in found:
+            os.kill(int(pid), signal.SIGINT)
+        out, errors = command.communicate()
+
+    assert errors == ""
+    assert out.splitlines()[-1] == "1 of 1 mutants were detected"
