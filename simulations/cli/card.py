@@ -38,7 +38,7 @@ def card(results: tuple[Path, ...], output: Path | None, json_: bool) -> None:
     """
     found = Results()
     for path in results:
-        found.add(path.stem, read_text(path, "result file").splitlines())
+        found.add(path, read_text(path, "result file").splitlines())
     date = datetime.now(UTC).date().isoformat()
     page = output or Path(f"ringfence-card-{date}.html")
     try:

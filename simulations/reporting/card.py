@@ -6,6 +6,7 @@ The page is made from the JSON lines that the commands print, so it contains onl
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias, cast
 
 from msgspec import Struct, field
@@ -30,7 +31,7 @@ class Results(Struct):
     runs: list[tuple[str, Row]] = field(default_factory=list)
     guided: list[tuple[str, Row]] = field(default_factory=list)
 
-    def add(self, name: str, lines: Iterable[str]) -> None:
+    def add(self, path: Path, lines: Iterable[str]) -> None:
         """Add the rows of one file. Raises `ConfigError` if it has no result of a known kind."""
         before = self.count
         for line in filter(None, map(str.strip, lines)):
@@ -40,13 +41,13 @@ class Results(Struct):
                 row = None
             if not isinstance(row, dict):
                 raise ConfigError(
-                    f"result file {name} must contain JSON lines, got {line[:60]!r}; write it with "
+                    f"result file {path} must contain JSON lines, got {line[:60]!r}; write it with "
                     "the option --json"
                 )
-            self._add_row(name, row)
+            self._add_row(path.stem, row)
         if self.count == before:
             raise ConfigError(
-                f"result file {name} must contain the output of `ringfence simulate` with --json: "
+                f"result file {path} must contain the output of `ringfence simulate` with --json: "
                 "of a scenario, of swarm, or of mutants"
             )
 

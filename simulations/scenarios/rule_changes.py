@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 
 from msgspec.structs import replace
 
@@ -38,10 +39,14 @@ def apply_settings(scenario: Scenario, words: Iterable[str]) -> Scenario:
     """
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals or name not in NAMES:
+        if not equals:
             raise ConfigError(
                 f"--set must be NAME=VALUE, got {word!r}; NAME is {_join_names(NAMES)}"
             )
+        if name not in NAMES:
+            near = get_close_matches(name, NAMES, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose one of {_join_names(NAMES)}"
+            raise ConfigError(f"name in --set must be known, got {word!r}; {hint}")
         match name:
             case "nodes" | "datacenters" | "zones" | "least_parts":
                 count = _count(word, value, BOUNDS[Scenario][name])

@@ -7,7 +7,7 @@ here.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import yaml
@@ -92,7 +92,7 @@ def _checked(found: object) -> Case:
     try:
         case = msgspec.convert(found, Case)
     except msgspec.ValidationError as error:
-        raise _invalid_type(str(error)) from error
+        raise _invalid_type(found, str(error)) from error
     _check_names(found, msgspec.to_builtins(case), ())
     if not SEED.allow(case.seed):
         raise InvalidScenario(("seed",), f"seed must be {SEED}, got {case.seed}")
@@ -104,15 +104,18 @@ def _checked(found: object) -> Case:
     return case
 
 
-def _invalid_type(message: str) -> InvalidScenario:
-    """Return the error for a value of the wrong type, from the message of msgspec."""
+def _invalid_type(found: Any, message: str) -> InvalidScenario:
+    """Return the error for plain values of a wrong type, from the message of msgspec."""
     what, _, at = message.partition(" - at ")
     place = tuple(name or int(number) for name, number in _STEP.findall(at.rpartition("$")[2]))
     where = ".".join(map(str, place)) or "case file"
     if at.startswith(_NAME):
         where = f"each name in {where}"
     if missing := re.fullmatch("Object missing required field `(.*)`", what):
-        return InvalidScenario(place, f"{where} must contain {missing[1]}", _REMEDY)
+        for step in place:
+            found = found[step]
+        given = ", ".join(map(str, found)) or "nothing"
+        return InvalidScenario(place, f"{where} must contain {missing[1]}, got {given}", _REMEDY)
     if wrong := re.fullmatch("Expected `(.*?)`(?:, got `(.*)`)?", what):
         expected, got = (
             " or ".join(_TYPES.get(each, each) for each in (names or "another type").split(" | "))

@@ -127,12 +127,19 @@ def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
 
 
 def _rules_of(scenario: Scenario) -> RuleSet:
+    if not scenario.rules.strip():
+        what = f"rules must be the text of a rule file with domain {DOMAIN}, got no text"
+        raise InvalidScenario(("rules",), what, "write `domain:` and `descriptors:` in it")
     try:
-        return load_text(scenario.rules).rules
+        rules = load_text(scenario.rules).rules
     except RuleFileError as error:
         first = error.problems[0]
         what = f"line {first.line} of rules: {first.place}: {first.what}"
         raise InvalidScenario(("rules",), what, first.fix) from error
+    if rules.domains != (DOMAIN,):
+        got = ", ".join(rules.domains)
+        raise InvalidScenario(("rules",), f"domain of rules must be {DOMAIN}, got {got}")
+    return rules
 
 
 def _check_load(scenario: Scenario, rules: RuleSet, load: Load, place: Place) -> None:

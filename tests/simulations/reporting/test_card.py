@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ RUN = {
 def results(**files: dict[str, Any]) -> Results:
     found = Results()
     for name, row in files.items():
-        found.add(name, [json.dumps({"seed": 3}), "", json.dumps(row)])
+        found.add(Path(name), [json.dumps({"seed": 3}), "", json.dumps(row)])
     return found
 
 
@@ -100,5 +101,5 @@ def test_a_canary_that_fails_is_no_problem() -> None:
 
 @pytest.mark.parametrize("text", ["all invariants held", "[1]", '{"seed": 3}', ""])
 def test_a_file_without_results_is_rejected(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"result file it must contain"):
-        Results().add("it", [text])
+    with pytest.raises(ConfigError, match=r"result file it\.json must contain"):
+        Results().add(Path("it.json"), [text])

@@ -101,7 +101,8 @@ def test_an_invalid_fault_is_rejected_with_a_fix(text: str, said: str) -> None:
     ("word", "said"),
     [
         ("nodes", "must be NAME=VALUE"),
-        ("node=5", "NAME is nodes, datacenters"),
+        ("colour=red", "name in --set must be known, got 'colour=red'; choose one of nodes, datac"),
+        ("secnds=5", "name in --set must be known, got 'secnds=5'; did you mean seconds?"),
         ("nodes=0", "an integer from 1 to 5000"),
         ("nodes=1e3", "an integer from 1 to 5000"),
         ("datacenters=31", "an integer from 1 to 30"),

@@ -44,9 +44,11 @@ def test_a_case_file_has_no_defaults_and_readable_lists() -> None:
     ("text", "line", "said"),
     [
         ("", "", "case file must be a mapping, got empty"),
-        ("seed: 1", ":1", "case file must contain scenario"),
+        ("seed: 1", ":1", "case file must contain scenario, got seed"),
+        ("sed: 1\nscenario: {name: a}", ":1", "must contain seed, got sed, scenario"),
+        ("{}", ":1", "case file must contain seed, got nothing"),
         ("seed: 1\nscenario: 2", ":2", "scenario must be a mapping, got an integer"),
-        ("seed: 1\nscenario: {level: core}", ":2", "scenario must contain name"),
+        ("seed: 1\nscenario: {level: core}", ":2", "scenario must contain name, got level"),
         ("seed: one\nscenario: {name: a}", ":1", "seed must be an integer, got a text"),
         ("seed: 1\ncolour: red\nscenario: {name: a}", ":2", "seed, scenario, violates, got 'col"),
         ("seed: 1\nscenario:\n  name: a\n  colour: red", ":4", "field of scenario must be one of"),

@@ -77,8 +77,8 @@ def test_a_case_file_without_a_description_is_valid() -> None:
         ("keys: 10", "rule: job", 19, "which are client; got 'job'; correct it"),
         ("keys: 10", "also: free", 19, "loads.0.also must be a key with a limit"),
         ("rule: job", "rule: client", 21, "which are job; got 'client'"),
+        ("domain: sim", "domain: shop", 9, "domain of rules must be sim, got shop; correct it"),
         ("key: client", "key: foo", 19, "which are foo; got 'client'"),
-        ("domain: sim", "domain: other", 19, "which are none; got 'client'"),
         ("unit: minute", "unit: eon", 9, "line 4 of rules: sim > client > rate_limit: unknown"),
     ],
 )
@@ -92,6 +92,16 @@ def test_a_wrong_value_of_a_case_file_is_named_with_its_line(
     [message] = str(refused.value).splitlines()
     assert message.startswith(f"mine.yaml:{line}: ")
     assert said in message
+
+
+@pytest.mark.parametrize("rules", ["", "  rules: ' '\n"])
+def test_a_case_file_without_rules_is_refused(rules: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_case(f"seed: 1\nscenario:\n  name: x\n{rules}", "mine.yaml")
+
+    assert "rules must be the text of a rule file with domain sim, got no text; write" in str(
+        refused.value
+    )
 
 
 def test_keys_of_a_listed_batch_must_have_numbers() -> None:
