@@ -63,6 +63,8 @@ _ROTATED = 0.3
 """Share of the runs with tokens in which the cluster key changes at the end."""
 _COMMANDED = 0.3
 """Share of the runs with borrowers in which an operator runs commands at the end."""
+_MAY_STAY = ("crash", "leave")
+"""Faults that may last longer than the load, because the cluster recovers without the node."""
 _RETURN_S = 10.0
 """Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
@@ -237,7 +239,10 @@ class _Run:
         hosts.note("fault", f"begins: {fault}")
         await apply(self._world, fault, is_end=False)
         if fault.until is not None:
-            await _sleep_until(hosts.began + fault.until)
+            until = fault.until
+            if fault.verb not in _MAY_STAY:
+                until = max(fault.at, min(until, self._scenario.seconds))
+            await _sleep_until(hosts.began + until)
             hosts.note("fault", f"ends: {fault}")
             await apply(self._world, fault, is_end=True)
 

@@ -65,6 +65,12 @@ def test_both_sides_agree_on_members_shards_and_hits_after_a_split():
     assert outcome.figures["converged_at_s"] > 7
 
 
+def test_a_split_that_outlasts_the_run_ends_with_the_load():
+    outcome = run(small(Fault(1, "cut", 999, {"node": "n1"}), calm=45.0))
+    assert outcome.violations == []
+    assert outcome.marks["split_healed"] > 1000
+
+
 def test_data_centers_receive_each_others_hits():
     load = Load(rule="everywhere", per_second=40, keys=2)
     outcome = run(small(nodes=4, datacenters=2, loads=(load,)))
