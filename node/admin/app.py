@@ -192,7 +192,7 @@ class AdminApp:
         count = _number(request, "count", 1, _MAX_THROTTLED) or 20
         answers = await self._summary.answers()
         return json_response(
-            views.throttled_view(self._node, answers.lists, answers.missing, count)
+            views.throttled_view(self._node, answers.lists, answers.not_counted, count)
         )
 
     async def _get_rules(self, request: _RouteRequest) -> AdminResponse:

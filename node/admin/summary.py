@@ -42,6 +42,8 @@ class MemberAnswers(Struct):
     """Keys denied most, by member."""
     missing: list[str] = field(default_factory=list)
     """Members that did not answer in time."""
+    not_counted: list[str] = field(default_factory=list)
+    """Members whose denials are in no list: the missing ones and the dead ones."""
 
 
 class ClusterSummary:
@@ -66,7 +68,7 @@ class ClusterSummary:
                 {"rule": rule, "allowed": results[0], "denied": results[1], "watched": results[2]}
                 for rule, results in rules
             ],
-            "throttled": throttled_view(node, found.lists, found.missing, _MAX_ROWS),
+            "throttled": throttled_view(node, found.lists, found.not_counted, _MAX_ROWS),
         }
 
     async def answers(self) -> MemberAnswers:
@@ -99,7 +101,8 @@ class ClusterSummary:
                 for name in asked:
                     tasks.start_soon(ask_figures, name)
                     tasks.start_soon(ask_list, name)
+        found.missing = [name for name in asked if name not in found.lists]
         dead = [row.name for row in rows if row.state == "dead"]
-        found.missing = [name for name in [*asked, *dead] if name not in found.lists]
+        found.not_counted = [*found.missing, *dead]
         found.at = runtime.current_time()
         return found
