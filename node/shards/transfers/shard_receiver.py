@@ -31,7 +31,7 @@ _LOOK = 1.0
 """Seconds after which a member that has not answered a request for shards is pinged. If it does not
 answer the ping in as many seconds, it is silent."""
 _SHARDS_PER_STEP = 32
-"""Accepted shards after which other tasks run, as when `ShardSteps.is_long`."""
+"""Accepted shards after which other tasks run, as when `ShardSteps.is_long`, accepted or not."""
 _LONGEST_WAIT = 20.0
 """Longest wait for shards in seconds. A member with millions of counters first indexes its keys."""
 
@@ -130,9 +130,10 @@ class ShardReceiver:
             if transfer.is_whole and take(sender, transfer):
                 taken.setdefault(transfer.about.transfer_id, []).append(transfer.shard)
                 accepted += 1
-                is_long = self._steps.is_long and not transfer.counts.keys
-                if is_long or accepted % _SHARDS_PER_STEP == 0:
+                if accepted % _SHARDS_PER_STEP == 0:
                     await self._steps.turn()
+            if self._steps.is_long and not transfer.counts.keys:
+                await self._steps.turn()
         for transfer_id, shards in taken.items():
             self.acknowledge(sender, transfer_id, shards)
         broken: list[int] = []

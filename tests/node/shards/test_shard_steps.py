@@ -8,13 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hashring import Member, Ring, shard_of
+from hashring import Member, NodeId, Ring, shard_of
 from node.metrics.counters import Counters
 from node.shards.ownership.ownership import ShardOwnership
 from node.shards.shard_steps import MAX_COST, ShardSteps, cost_of
-from node.shards.transfers.shard_receiver import ShardReceiver
+from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
 from node.shards.transfers.shard_sources import ShardSources
+from node.shards.transfers.unacknowledged_transfers import Reply
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.engine_choice import new_engine
 from tests.node.shards.transfer_peers import DAY, NOW, RULE, A, B, C, Peers, ring
@@ -218,6 +219,24 @@ async def test_an_owner_on_a_slow_processor_receives_fewer_covered_shards_in_a_t
         nursery.cancel_scope.cancel()
 
     assert owner.ownership.count == 1000
+    assert turns.most <= 4
+
+
+@pytest.mark.trio
+async def test_shards_without_counters_elsewhere_are_processed_in_short_turns() -> None:
+    seen: list[int] = []
+    steps = ShardSteps(partial(next, count(0, 300_000)))
+    receiver, turns = ShardReceiver(Counters(), lambda name: None, steps), Turns(lambda: len(seen))
+    reply = Reply()
+    reply.add_nothing([*range(100)], "")
+
+    def take(sender: NodeId, transfer: IncomingTransfer) -> bool:
+        seen.append(transfer.shard)
+        return False
+
+    await receiver.receive(A, reply.pulled(1), {*range(100)}, take)
+
+    assert len(seen) == 100
     assert turns.most <= 4
 
 
