@@ -1,6 +1,7 @@
 """Work of one turn of the event loop while a node takes over, sends or receives many shards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 
@@ -18,7 +19,7 @@ from node.shards.transfers.shard_sources import ShardSources
 from node.shards.transfers.unacknowledged_transfers import Reply
 from ringfence.limiter import Algorithm, EngineRule, Limit
 from ringfence.peering.engine_choice import new_engine
-from tests.node.shards.transfer_peers import DAY, NOW, RULE, A, B, C, Peers, ring
+from tests.node.shards.transfer_peers import DAY, NOW, RULE, A, B, C, Peer, Peers, ring
 
 KEYS = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(20_000)]
 
@@ -61,6 +62,30 @@ class Turns(trio.abc.Instrument):
         return max(
             [abs(after - before) for before, after in zip(self.sizes, self.sizes[1:], strict=False)]
         )
+
+
+def slow_processor() -> Callable[[], int]:
+    """Return a stopwatch that advances by 0.3 ms each time it is read."""
+    return partial(next, count(0, 300_000))
+
+
+@asynccontextmanager
+async def returning_owner() -> AsyncIterator[
+    tuple[Peer, Peer, Callable[[Sequence[int]], Awaitable[None]]]
+]:
+    """Standby A, owner B, and a function by which B fetches shards back from A."""
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        standby, owner = peers.add(A), peers.add(B)
+        await wait_all_tasks_blocked()  # Both have started.
+
+        async def reclaim(shards: Sequence[int]) -> None:
+            is_done = trio.Event()
+            owner.handoff.reclaim(A, shards, is_done.set)
+            await is_done.wait()
+
+        yield standby, owner, reclaim
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
@@ -183,49 +208,23 @@ async def test_two_owners_send_shards_to_a_new_member_in_steps_of_bounded_work(
 async def test_members_on_a_slow_processor_move_fewer_shards_in_a_turn(
     autojump_clock: MockClock,
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        peers = Peers(nursery)
-        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+    async with returning_owner() as (standby, owner, reclaim):
         standby.fill(*KEYS[:80], hits=2)
-        shards = sorted({*map(shard_of, KEYS[:80])})
         for peer in (standby, owner):
-            peer.ownership.steps.stopwatch = partial(next, count(0, 300_000))
-        sent, received = [
-            Turns(lambda peer=peer: peer.ownership.count) for peer in (standby, owner)
-        ]
-        await trio.sleep(0.1)
+            peer.ownership.steps.stopwatch = slow_processor()
+        sent = Turns(lambda: standby.ownership.count)
+        received = Turns(lambda: owner.ownership.count)
 
-        owner.handoff.reclaim(A, shards, is_done.set)
-        await is_done.wait()
-        nursery.cancel_scope.cancel()
+        await reclaim(sorted({*map(shard_of, KEYS[:80])}))
 
     assert sum(owner.used(*KEYS[:80])) == 160
     assert max(sent.most, received.most) <= 4
 
 
-async def test_an_owner_on_a_slow_processor_receives_fewer_covered_shards_in_a_turn(
-    autojump_clock: MockClock,
-) -> None:
-    async with trio.open_nursery() as nursery:
-        peers = Peers(nursery)
-        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
-        standby.ownership.take_over_blind(range(1000), B, NOW, [])
-        owner.ownership.steps.stopwatch = partial(next, count(0, 300_000))
-        turns = Turns(lambda: owner.ownership.count)
-        await trio.sleep(0.1)
-
-        owner.handoff.reclaim(A, range(1000), is_done.set)
-        await is_done.wait()
-        nursery.cancel_scope.cancel()
-
-    assert owner.ownership.count == 1000
-    assert turns.most <= 4
-
-
 @pytest.mark.trio
 async def test_shards_without_counters_elsewhere_are_processed_in_short_turns() -> None:
     seen: list[int] = []
-    steps = ShardSteps(partial(next, count(0, 300_000)))
+    steps = ShardSteps(slow_processor())
     receiver, turns = ShardReceiver(Counters(), lambda name: None, steps), Turns(lambda: len(seen))
     reply = Reply()
     reply.add_nothing([*range(100)], "")
@@ -243,53 +242,40 @@ async def test_shards_without_counters_elsewhere_are_processed_in_short_turns() 
 async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
     autojump_clock: MockClock,
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        peers = Peers(nursery)
-        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+    async with returning_owner() as (standby, owner, reclaim):
         standby.fill(*KEYS[:6000], hits=2)
-        shards = [shard for shard, is_held in enumerate(standby.ownership.held) if is_held]
         turns = Turns(lambda: standby.ownership.count)
-        await trio.sleep(0.1)
 
-        owner.handoff.reclaim(A, shards, is_done.set)
-        await is_done.wait()
-        nursery.cancel_scope.cancel()
+        await reclaim([shard for shard, is_held in enumerate(standby.ownership.held) if is_held])
 
     assert sum(owner.used(*KEYS[:6000])) == 12_000
     assert turns.most <= 32
 
 
+@pytest.mark.parametrize(("is_slow", "most"), [(False, 32), (True, 4)])
 async def test_an_owner_receives_shards_without_counters_that_were_covered_in_small_steps(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, *, is_slow: bool, most: int
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        peers = Peers(nursery)
-        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+    async with returning_owner() as (standby, owner, reclaim):
         standby.ownership.take_over_blind(range(1000), B, NOW, [])
+        if is_slow:
+            owner.ownership.steps.stopwatch = slow_processor()
         turns = Turns(lambda: owner.ownership.count)
-        await trio.sleep(0.1)
 
-        owner.handoff.reclaim(A, range(1000), is_done.set)
-        await is_done.wait()
-        nursery.cancel_scope.cancel()
+        await reclaim(range(1000))
 
     assert owner.ownership.count == 1000
-    assert turns.most <= 32
+    assert turns.most <= most
 
 
 async def test_a_member_that_waited_long_for_its_step_answers_a_request_for_shards(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        peers = Peers(nursery)
-        standby, owner, is_done = peers.add(A), peers.add(B), trio.Event()
+    async with returning_owner() as (standby, owner, reclaim):
         standby.fill(*KEYS[:100], hits=2)
-        await trio.sleep(0.1)
         monkeypatch.setattr(standby.ownership.steps, "turn", partial(trio.sleep, 60))
 
-        owner.handoff.reclaim(A, [*{*map(shard_of, KEYS[:100])}], is_done.set)
-        await is_done.wait()
-        nursery.cancel_scope.cancel()
+        await reclaim([*{*map(shard_of, KEYS[:100])}])
 
     assert sum(owner.used(*KEYS[:100])) == 200
 

@@ -170,13 +170,18 @@ async def test_an_idle_node_runs_no_replication_rounds_and_sends_a_change_in_tim
     assert len(rounds) == 2
 
 
-def test_one_round_of_replication_sends_any_number_of_changes() -> None:
+def with_changes(count: int) -> tuple[Peer, list[bytes], Replication, Standby]:
+    """Return an owner with this number of changed keys, the keys, and its replication."""
     owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(40_000)]
+    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(count)]
     owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
     for key in keys:
         owner.spend(key)
+    return owner, keys, *replicating(owner)
+
+
+def test_one_round_of_replication_sends_any_number_of_changes() -> None:
+    _, keys, replication, standby = with_changes(40_000)
     assert replication.backlog == len(keys)
 
     steps = sum(1 for _ in replication.send_changes())
@@ -189,12 +194,7 @@ def test_one_round_of_replication_sends_any_number_of_changes() -> None:
 
 
 def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
-    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
-    for key in keys:
-        owner.spend(key)
+    owner, keys, replication, standby = with_changes(3000)
 
     steps = replication.send_changes()
     next(steps)
@@ -209,12 +209,7 @@ def test_a_key_that_changes_during_a_round_is_sent_again_in_the_next_one() -> No
 
 
 def test_a_round_during_which_all_other_members_leave_sends_nothing_more() -> None:
-    owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%06d" % number for number in range(3000)]
-    owner.ownership.start(dict.fromkeys(map(shard_of, keys)))
-    replication, standby = replicating(owner)
-    for key in keys:
-        owner.spend(key)
+    _, _, replication, standby = with_changes(3000)
 
     steps = replication.send_changes()
     next(steps)
