@@ -5,10 +5,12 @@ The cluster starts, then the load, and faults begin and end. After a period with
 reads the counters and checks the invariants.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import combinations
 from time import perf_counter
+
+from msgspec.structs import replace
 
 from hashring import SHARDS, Ring, View, shard_of
 from ringfence import runtime
@@ -24,7 +26,7 @@ from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.faults.arguments import check
-from simulations.scenarios.faults.injection import apply
+from simulations.scenarios.faults.injection import VERBS, apply
 from simulations.scenarios.generate_rules import LENT_RULE
 from simulations.scenarios.scenario import Fault, Scenario
 from simulations.scenarios.seeds import stream
@@ -63,8 +65,8 @@ _ROTATED = 0.3
 """Share of the runs with tokens in which the cluster key changes at the end."""
 _COMMANDED = 0.3
 """Share of the runs with borrowers in which an operator runs commands at the end."""
-_MAY_STAY = ("crash", "leave")
-"""Faults that may last longer than the load, because the cluster recovers without the node."""
+_MAY_STAY = ("crash", "leave", "limits", "rules")
+"""Faults that may last longer than the load, because the cluster recovers in spite of them."""
 _RETURN_S = 10.0
 """Seconds until a member that returns to the ring has its shards."""
 _ATTEMPTS = 3
@@ -81,11 +83,22 @@ def simulate(
     """Run a scenario and check its invariants. Raises `ValueError` for unknown faults and loads."""
     for fault in scenario.faults:
         check(fault)
+    scenario = replace(scenario, faults=tuple(_ended(scenario)))
     outcome = Outcome(scenario, seed, command, faults=scenario.faults)
     began = perf_counter()
     run_at_level(scenario.level, _Run(scenario, seed, outcome, progress).run, seed)
     outcome.real_s = perf_counter() - began
     return outcome
+
+
+def _ended(scenario: Scenario) -> Iterator[Fault]:
+    """Return the faults of a scenario; those that outlast the load end with it."""
+    for fault in scenario.faults:
+        if fault.verb in _MAY_STAY or VERBS[fault.verb].end is None:
+            yield fault
+        else:
+            end = max(fault.at, scenario.seconds)
+            yield replace(fault, until=end if fault.until is None else min(fault.until, end))
 
 
 class _Run:
@@ -239,10 +252,7 @@ class _Run:
         hosts.note("fault", f"begins: {fault}")
         await apply(self._world, fault, is_end=False)
         if fault.until is not None:
-            until = fault.until
-            if fault.verb not in _MAY_STAY:
-                until = max(fault.at, min(until, self._scenario.seconds))
-            await _sleep_until(hosts.began + until)
+            await _sleep_until(hosts.began + fault.until)
             hosts.note("fault", f"ends: {fault}")
             await apply(self._world, fault, is_end=True)
 

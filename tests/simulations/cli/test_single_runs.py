@@ -119,7 +119,7 @@ def test_a_log_replay_also_runs_at_core_level(run: Run) -> None:
 
 def test_keep_selects_some_faults_of_a_scenario(run: Run) -> None:
     words = ("clock-skew", "--level", "core", "--json", "--no-report", "--set", "calm=25")
-    short = ("--set", "seconds=1")
+    short = ("--set", "per_second=1")
 
     def faults(*more: str) -> list[str]:
         found = run(*words, *short, *more).rows[-1]["faults"]

@@ -65,9 +65,11 @@ def test_both_sides_agree_on_members_shards_and_hits_after_a_split():
     assert outcome.figures["converged_at_s"] > 7
 
 
-def test_a_split_that_outlasts_the_run_ends_with_the_load():
-    outcome = run(small(Fault(1, "cut", 999, {"node": "n1"}), calm=45.0))
+@pytest.mark.parametrize("until", [999, None])
+def test_a_split_that_outlasts_the_run_ends_with_the_load(until):
+    outcome = run(small(Fault(1, "cut", until, {"node": "n1"}), calm=45.0))
     assert outcome.violations == []
+    assert outcome.scenario.faults[0].until == 8.0
     assert outcome.marks["split_healed"] > 1000
 
 
