@@ -43,7 +43,7 @@ class MemberAnswers(Struct):
     missing: list[str] = field(default_factory=list)
     """Members that did not answer in time."""
     not_counted: list[str] = field(default_factory=list)
-    """Members whose denials are in no list: the missing ones and the dead ones."""
+    """Members whose denials are in no list; some may be dead, or too many to be asked."""
 
 
 class ClusterSummary:
@@ -102,7 +102,7 @@ class ClusterSummary:
                     tasks.start_soon(ask_figures, name)
                     tasks.start_soon(ask_list, name)
         found.missing = [name for name in asked if name not in found.lists]
-        dead = [row.name for row in rows if row.state == "dead"]
-        found.not_counted = [*found.missing, *dead]
+        present = [row.name for row in rows if row.state != "left"]
+        found.not_counted = [name for name in present if name not in found.lists]
         found.at = runtime.current_time()
         return found

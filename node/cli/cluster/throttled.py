@@ -218,7 +218,8 @@ async def _ask_cluster(cluster: Cluster) -> list[_Report]:
         if listed is not None:
             lists[row.name] = listed
 
-    known = [row for row in cluster.members if row.state not in GONE]
+    members = [row for row in cluster.members if row.state != "left"]
+    known = [row for row in members if row.state not in GONE]
     async with runtime.open_task_group() as tasks:
         for row in known:
             tasks.start_soon(ask, row)
@@ -236,9 +237,7 @@ async def _ask_cluster(cluster: Cluster) -> list[_Report]:
             [_key_of(cluster.rules, routes, each) for each in found.keys],
             {name: listed.denied for name, listed in sorted(lists.items())},
             {name: listed.counting_s for name, listed in sorted(lists.items())},
-            sorted(
-                row.name for row in cluster.members if row.name not in lists and row.state != "left"
-            ),
+            sorted(row.name for row in members if row.name not in lists),
         )
     ]
 
@@ -292,11 +291,6 @@ def _check_url(url: str) -> None:
         raise ConfigError(
             "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
             f"got {masked(url)!r}"
-        )
-    if "/" in url.split("://", 1)[1].rstrip("/"):
-        raise ConfigError(
-            f"the URL of an admin port must have no path, got {masked(url)!r}; remove what follows "
-            "the port"
         )
 
 

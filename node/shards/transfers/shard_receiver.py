@@ -132,7 +132,7 @@ class ShardReceiver:
                 accepted += 1
                 if accepted % _SHARDS_PER_STEP == 0:
                     await self._steps.turn()
-            if self._steps.is_long and not transfer.counts.keys:
+            if not transfer.counts.keys and self._steps.is_long:
                 await self._steps.turn()
         for transfer_id, shards in taken.items():
             self.acknowledge(sender, transfer_id, shards)

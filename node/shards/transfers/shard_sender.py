@@ -100,6 +100,7 @@ class ShardSender:
             self._add_part(reply, requester, pull, now)
             return reply.pulled(pull.seq)
         if pull.replicas is ReplicaRequest.ONLY:
+            self._ownership.steps.start()
             self._add_earlier_replicas(reply, requester, pull.shards, now)
             return reply.pulled(pull.seq)
         held = self._ownership.held

@@ -462,6 +462,7 @@ class LinkConnection:
             return
         if self._state is _State.CONNECTING and self._queue.first_due() <= now:
             self._fail_requests()  # The attempt to connect continues.
+            self._times_late = 0
             return
         # A process that is late again is overloaded. It reads a member's messages late, too.
         is_heard = self._times_late and self.received_at > ran_before

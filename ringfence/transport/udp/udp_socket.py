@@ -94,7 +94,7 @@ class UdpSocket:
         """Return whether datagrams wait to be read."""
         poll = select.poll()
         poll.register(self.raw, select.POLLIN)
-        return bool(poll.poll(0))
+        return any([events & select.POLLIN for _, events in poll.poll(0)])
 
     def usable(self, rows: Iterable[AddressInfo]) -> list[Address]:
         """Return the given addresses to which this socket can send, without duplicates, `::1` last.

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import count
+from itertools import chain, count
 
 import pytest
 import trio
@@ -15,10 +15,12 @@ from node.shards.ownership.ownership import ShardOwnership
 from node.shards.shard_steps import MAX_COST, ShardSteps, cost_of
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_search import ShardSearch
+from node.shards.transfers.shard_sender import ShardSender
 from node.shards.transfers.shard_sources import ShardSources
 from node.shards.transfers.unacknowledged_transfers import Reply
-from ringfence.limiter import Algorithm, EngineRule, Limit
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import new_engine
+from ringfence.wire import Holding, Pull, ReplicaRequest
 from tests.node.shards.transfer_peers import DAY, NOW, RULE, A, B, C, Peer, Peers, ring
 
 KEYS = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(20_000)]
@@ -237,6 +239,18 @@ async def test_shards_without_counters_elsewhere_are_processed_in_short_turns() 
 
     assert len(seen) == 100
     assert turns.most <= 4
+
+
+def test_an_answer_with_replicas_is_measured_from_its_own_start() -> None:
+    ownership = standby_with_replicas()
+    ownership.steps.stopwatch = lambda: 10**12
+    sender = ShardSender(ownership, Engine(max_keys=10), Counters(), first_transfer=1)
+    shards = ownership.replicas.shards()[:4]
+
+    reply = sender.answer(A, Pull(1, shards, 0, 0, ReplicaRequest.ONLY), NOW, lambda shard: False)
+
+    copies = [each.shards for each in reply.groups if each.hold is Holding.COPY]
+    assert sorted(chain.from_iterable(copies)) == shards
 
 
 async def test_a_member_answers_one_of_many_requests_for_shards_in_a_turn(
