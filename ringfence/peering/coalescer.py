@@ -25,7 +25,7 @@ from ringfence.peering.target import (
     TimedOut,
 )
 from ringfence.runtime import Future, new_future, on_trio
-from ringfence.wire import Batch, Op, OutcomeRow, Results
+from ringfence.wire import Batch, Op, OutcomeRow, Results, empty_results
 
 __all__ = ["PendingBatch", "new_pending_batch"]
 
@@ -43,10 +43,10 @@ class PendingBatch(ABC):
 
     __slots__ = (
         "_answer",
+        "_answered",
         "_callbacks",
         "_cancelled",
         "_late",
-        "_parts",
         "_results",
         "asked_at",
         "batch",
@@ -72,13 +72,15 @@ class PendingBatch(ABC):
         self.is_late = False
         """Whether the tasks no longer wait, so that no more checks should join."""
         self._results: Results | None = None
+        """Results of all rows; those of unanswered rows charge nothing."""
         self._answer: Results | AccessDenied | Shed | None = None
-        self._parts: dict[int, Results] = {}
-        """Rows that were answered before others."""
+        self._answered: set[int] = set()
+        """Rows that were answered before others, or late."""
         self._callbacks: dict[int, StartedCheck] = {}
         """Checks without a task, by row."""
-        self._cancelled: list[tuple[int, SingleCheckRouter]] = []
-        """Rows that were cancelled before their answer."""
+        self._cancelled: dict[int, tuple[SingleCheckRouter, bool]] = {}
+        """Rows that were cancelled or shed before their answer, and whether only a slot is to be
+        refunded."""
         self._late: list[tuple[int, ResultCallback]] = []
         """Rows whose task waits for other members, too."""
 
@@ -123,7 +125,15 @@ class PendingBatch(ABC):
             return answer
         if isinstance(answer, AccessDenied):
             raise answer
-        return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
+        if answer is not _SHED:
+            return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
+        is_allowed = False
+        try:
+            row = await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
+            is_allowed = row[0] <= _LAST_CHARGED
+        finally:  # The member may have decided the check, and its answer may come late.
+            self._cancel(at, router, is_allowed=is_allowed)
+        return row
 
     def _call_back_all(self, answers: _Answers, rows: Iterable[int]) -> None:
         """Pass the answers of some rows to the checks that have no task."""
@@ -135,23 +145,22 @@ class PendingBatch(ABC):
     def resolve_rows(self, rows: list[int], results: Results) -> None:
         """Wake the tasks of some checks of the batch, whose answers arrived before the others,
         or late."""
-        if isinstance(self._answer, Shed) and not (self._cancelled or self._late):
-            return  # No caller needs the late answers.
-        for place, at in enumerate(rows):
-            self._parts[at] = results.slice(place, place + 1)
-        answers = {at: self._parts[at].row(0) for at in rows}
-        self._wake_rows(answers)
-        self._call_back_all(answers, rows)
-        cancelled, self._cancelled = self._cancelled, []
+        if self._results is None:
+            self._results = empty_results(len(self.keys))
+        self._results.scatter(rows, results)
+        self._answered.update(rows)
+        if not isinstance(self._answer, Shed):  # Otherwise no task waits.
+            answers = dict(zip(rows, results.rows(), strict=True))
+            self._wake_rows(answers)
+            self._call_back_all(answers, rows)
+        self._refund_cancelled(rows)
         late, self._late = self._late, []
-        for at, router in cancelled:
-            self._cancel(at, router)
         for at, done in late:
-            if at in self._parts:
-                done(self._parts[at])
+            if at in self._answered:
+                done(self._results.slice(at, at + 1))
             else:
                 self._late.append((at, done))
-        self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
+        self.is_answered = self.is_answered or len(self._answered) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
         """Wake every waiting task with the answer to its check. After `resolve(None)`, which
@@ -166,9 +175,9 @@ class PendingBatch(ABC):
             self._wake_all([_SHED] * len(self.keys))
         else:
             self._wake_all([answer] * len(self.keys))
-        for at, router in self._cancelled:
-            self._refund(at, router)
         self._answer = answer
+        if self._cancelled and isinstance(answer, Results):
+            self._refund_cancelled(range(len(self.keys)))
         for at, done in self._late:
             self._call_back(at, done)
 
@@ -191,11 +200,11 @@ class PendingBatch(ABC):
         ]
 
     def _when_answered(self, at: int, done: ResultCallback) -> None:
-        if at in self._parts:
-            done(self._parts[at])
+        if at in self._answered and self._results is not None:
+            done(self._results.slice(at, at + 1))
             return
-        if self._answer is None:
-            self._late.append((at, done))  # A real answer may follow, even after None.
+        if self._answer is None or isinstance(self._answer, Shed):
+            self._late.append((at, done))  # A real answer may follow.
         if self.is_answered:  # The answer arrived before `done` was registered.
             self._call_back(at, done)
 
@@ -211,27 +220,31 @@ class PendingBatch(ABC):
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
         """Wake the tasks that wait for the given rows of the batch, each with its answer."""
 
-    def _cancel(self, at: int, router: SingleCheckRouter) -> None:
+    def _cancel(self, at: int, router: SingleCheckRouter, *, is_allowed: bool = False) -> None:
         """Refund a check whose task no longer waits, now or when the answer to the check
-        arrives."""
-        if self.is_answered or at in self._parts:
-            self._refund(at, router)
-        else:
-            self._cancelled.append((at, router))
+        arrives. With `is_allowed`, refund only its slot."""
+        self._cancelled[at] = router, is_allowed
+        if at in self._answered or isinstance(self._answer, Results):
+            self._refund_cancelled([at])
 
-    def _refund(self, at: int, router: SingleCheckRouter) -> None:
-        part, results = self._parts.get(at), self._results
-        if part is not None:
-            if part.outcomes.codes[0] <= _LAST_CHARGED:
-                router.refund(self.batch.take([at]), [0], part, self.asked_at)
-        elif results is not None and results.outcomes.codes[at] <= _LAST_CHARGED:
-            router.refund(self.batch, [at], results, self.asked_at)
+    def _refund_cancelled(self, answered: Iterable[int]) -> None:
+        """Refund the charges of those answered rows that were cancelled, in one batch."""
+        results, charged = self._results, dict[SingleCheckRouter, list[int]]()
+        if results is None or not self._cancelled:
+            return
+        codes, slots = results.outcomes.codes, results.outcomes.slot_ids
+        for at in answered:
+            router, is_allowed = self._cancelled.pop(at, (None, False))
+            if router is not None and codes[at] <= _LAST_CHARGED and (slots[at] or not is_allowed):
+                charged.setdefault(router, []).append(at)
+        for router, rows in charged.items():
+            router.refund(self.batch, rows, results, self.asked_at)
 
     def _answer_at_once(self) -> CheckAnswer:
         """Return the answer to the check that was added last, if the batch was already answered."""
-        if self._results is None:
-            return _SHED if isinstance(self._answer, Shed) else None
-        return self._results.row(len(self.keys) - 1)
+        if isinstance(self._answer, Results):
+            return self._answer.row(len(self.keys) - 1)
+        return _SHED if isinstance(self._answer, Shed) else None
 
 
 def new_pending_batch(asked_at: float, room: int) -> PendingBatch:

@@ -1,4 +1,5 @@
 import anyio
+import anyio.lowlevel
 import pytest
 
 from ringfence.errors import AccessDenied
@@ -10,26 +11,37 @@ from ringfence.wire import Results, Source
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
-def results(*codes):
+def results(*codes, slot=0):
     rows = len(codes)
-    numbers = [[0] * rows for _ in range(4)]
+    numbers = [[0] * rows for _ in range(3)]
     return Results(
-        Outcomes(list(codes), [10] * rows, list(range(rows)), *numbers),
+        Outcomes(list(codes), [10] * rows, list(range(rows)), *numbers, [slot] * rows),
         [Source.OWNER.value] * rows,
     )
 
 
 class FakeRouter:
-    """Records refunds, and returns the answers that leave a check undecided."""
+    """Records refunds, decides shed checks, and returns other answers that decide nothing."""
 
-    def __init__(self):
-        self.refunded = []
+    def __init__(self, code=Code.ALLOWED):
+        self.code = code
+        self.shed = []
+        self.refunds = []
+        """Keys of each refund."""
+
+    @property
+    def refunded(self):
+        return [key for keys in self.refunds for key in keys]
 
     def refund(self, batch, rows, results, asked_at):
-        self.refunded += [batch.keys[row] for row in rows]
+        self.refunds.append([batch.keys[row] for row in rows])
 
     async def ask_again(self, key, cost, asked, late, within):
-        return late
+        if late is None or not late.is_shed:
+            return late
+        self.shed.append((key, late))
+        await anyio.lowlevel.checkpoint()
+        return results(self.code).row(0)
 
 
 async def join(pending, keys, tasks, router):
@@ -171,37 +183,72 @@ def test_an_answer_before_the_late_task_registers_reaches_it(backend, answer):
 @BACKENDS
 def test_a_shed_batch_sheds_tasks_that_join_before_and_after(backend):
     async def run():
-        pending, late = new_pending_batch(0.0, 100), []
+        pending, router, late = new_pending_batch(0.0, 100), FakeRouter(), []
         async with anyio.create_task_group() as tasks:
-            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            await join(pending, [b"a", b"b"], tasks, router)
             pending.resolve(SHED)
-            answers |= await join(pending, [b"c"], tasks, FakeRouter())
-        assert [each.is_shed for each in answers.values()] == [True] * 3
-        answers[b"c"].when_answered(late.append)
+            await join(pending, [b"c"], tasks, router)
+        assert sorted(key for key, _ in router.shed) == [b"a", b"b", b"c"]
+        router.shed[0][1].when_answered(late.append)
         assert late == [SHED]
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_late_answers_to_a_shed_batch_are_only_read_for_cancelled_tasks(
-    backend, is_cancelled, monkeypatch
+@pytest.mark.parametrize(
+    ("decided", "slot", "is_refunded"),
+    [(Code.DENIED, 0, True), (Code.ALLOWED, 0, False), (Code.OVER_SOFT, 5, True)],
+)
+@pytest.mark.parametrize("by_row", [True, False])
+def test_late_charges_of_shed_checks_that_were_not_allowed_are_refunded_at_once(
+    backend, decided, slot, is_refunded, by_row
 ):
     async def run():
-        pending, router, read = new_pending_batch(0.0, 100), FakeRouter(), []
+        pending, router = new_pending_batch(0.0, 100), FakeRouter(decided)
         async with anyio.create_task_group() as tasks:
-            await join(pending, [b"a", b"b"], tasks, router)
-            if is_cancelled:
-                tasks.cancel_scope.cancel()
-            else:
-                pending.resolve(SHED)
-        pending.resolve(SHED)
-        take = Results.slice
-        monkeypatch.setattr(Results, "slice", lambda *args: read.append(args) or take(*args))
-        pending.resolve_rows([0, 1], results(Code.ALLOWED, Code.ALLOWED))
-        assert len(read) == 2 * is_cancelled
-        assert sorted(router.refunded) == [b"a", b"b"] * is_cancelled
+            await join(pending, [b"a", b"b", b"c"], tasks, router)
+            pending.resolve(SHED)
+        late = results(Code.ALLOWED, Code.DENIED, Code.OVER_SOFT, slot=slot)
+        if by_row:
+            pending.resolve_rows([0, 1, 2], late)
+        else:
+            pending.resolve(late)
+        assert router.refunds == [[b"a", b"c"]] * is_refunded
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_shed_check_that_is_cancelled_meanwhile_is_refunded(backend, is_answered):
+    async def run():
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
+        async with anyio.create_task_group() as tasks:
+            await join(pending, [b"a"], tasks, router)
+            pending.resolve(SHED)
+            if is_answered:
+                pending.resolve_rows([0], results(Code.ALLOWED))
+            tasks.cancel_scope.cancel()
+        if not is_answered:
+            pending.resolve_rows([0], results(Code.ALLOWED))
+        assert router.refunds == [[b"a"]]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_late_task_gets_its_answer_after_its_batch_was_shed(backend):
+    async def run():
+        pending, late = new_pending_batch(0.0, 100), []
+        async with anyio.create_task_group() as tasks:
+            answers = await join(pending, [b"a"], tasks, FakeRouter())
+            pending.mark_late()
+            pending.resolve(SHED)
+        answers[b"a"].when_answered(late.append)
+        pending.resolve_rows([0], results(Code.ALLOWED))
+        assert late[0] is SHED
+        assert late[1].outcomes.codes == [Code.ALLOWED]
 
     anyio.run(run, backend=backend)
 
