@@ -157,7 +157,7 @@ class Link:
         if connection.is_lost or connection.is_closed:
             done(None)
             return None
-        if not self._queue.has_room(len(batch)):
+        if not self._queue.has_room(len(batch), batch.op):
             done(SHED)
             return None
         queued = self._queue.add(batch, hops, as_standby, done, self._transport.now())

@@ -26,9 +26,12 @@ class QueueLimit:
         self._most = most
         self._cut_at = float("-inf")
 
-    def has_room(self, rows: int) -> bool:
-        """Return whether the given number of additional checks may wait for the member."""
-        return self.waiting + rows <= self.rows
+    def has_room(self, rows: int, *, is_refund: bool = False) -> bool:
+        """Return whether the given number of additional checks may wait for the member.
+
+        Refunds have room of their own, as much as the highest limit: a lost refund is a lost unit.
+        """
+        return self.waiting + rows <= (2 * self._most if is_refund else self.rows)
 
     def adapt(self, share: float, answered: int, sent_at: float, now: float) -> None:
         """Reduce the limit when an answer took most of the deadline, otherwise increase it.

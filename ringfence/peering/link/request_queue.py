@@ -27,6 +27,8 @@ logger = logging.getLogger("ringfence.client")
 
 _LOGGED_EVERY = 10.0
 """Minimum seconds between two log records of requests that cannot be encoded."""
+_REFUND_FRAMES = 32
+"""Frames of refunds that may be in flight beyond `LinkSettings.max_frames`."""
 _Send: TypeAlias = Callable[[bytes], None]
 
 
@@ -83,9 +85,9 @@ class RequestQueue:
         """Whether nothing is in the queue and nothing is in flight."""
         return not (self.in_flight.by_seq or self._queue or self._calls)
 
-    def has_room(self, rows: int) -> bool:
-        """Return whether the given number of additional checks may wait for the member."""
-        return self._limit.has_room(rows)
+    def has_room(self, rows: int, op: Op = Op.CHECK) -> bool:
+        """Return whether the given number of additional rows may wait for the member."""
+        return self._limit.has_room(rows, is_refund=op is Op.REFUND)
 
     def add(
         self, batch: Batch, hops: int, as_standby: bool, on_results: ResultCallback, now: float
@@ -135,15 +137,19 @@ class RequestQueue:
 
     def flush(self, now: float, send: _Send) -> None:
         """Send waiting batches and calls, while fewer than `LinkSettings.max_frames` frames are in
-        flight."""
+        flight; refunds may exceed this number a little."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
         if self._queue:
             pending = self.pending_batch
             self.is_busy = len(self._queue) > 1 or (pending is not None and len(pending.keys) > 1)
             self._close_pending_batch()
-        while self._queue and len(self.in_flight.by_seq) < self._settings.max_frames:
+        while self._queue and self._may_send(self._queue[0].batch.op):
             self._send_batches(coalesce(self._queue), now, send)
+
+    def _may_send(self, op: Op) -> bool:
+        reserve = _REFUND_FRAMES if op is Op.REFUND else 0
+        return len(self.in_flight.by_seq) < self._settings.max_frames + reserve
 
     def ping(self, now: float, send: _Send) -> int:
         """Send a ping, to find out whether the member is alive; return its number.
@@ -173,14 +179,12 @@ class RequestQueue:
 
     def _send_batches(self, together: list[QueuedBatch], now: float, send: _Send) -> None:
         settings = self._settings
-        longest_wait = settings.slow_timeout
-        if settings.deadline is not None:
-            longest_wait = settings.deadline
-            if together[0].batch.op is Op.CHECK:
-                while together and together[0].asked_at + longest_wait <= now:
-                    self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
-                if not together:
-                    return
+        longest_wait = settings.slow_timeout if settings.deadline is None else settings.deadline
+        if together[0].batch.op is Op.CHECK:
+            while together and together[0].asked_at + longest_wait <= now:
+                self._fail([together.pop(0)], SHED)  # It would be too late for the member.
+            if not together:
+                return
         seq = self.take_seq()
         left = together[-1].asked_at + longest_wait - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
@@ -247,13 +251,20 @@ class RequestQueue:
         silent.
 
         With `can_send`, this process is overloaded if it has not sent a batch in time, and its
-        checks are shed. See `FramesInFlight.expire`.
+        checks are shed, and the caller must send its refunds by `flush`. See
+        `FramesInFlight.expire`.
         """
+        refunds = list[QueuedBatch]()
         while self._queue and self._due(self._queue[0]) <= now:
             queued = self._queue.popleft()
-            is_full = len(self.in_flight.by_seq) >= self._settings.max_frames
-            is_shed = is_full or (can_send and queued.batch.op is Op.CHECK)
-            self._fail([queued], SHED if is_shed else None)
+            op = queued.batch.op
+            is_full = not self._may_send(op)
+            if op is Op.REFUND and can_send and not is_full:
+                refunds.append(queued)
+            else:
+                is_shed = is_full or (can_send and op is Op.CHECK)
+                self._fail([queued], SHED if is_shed else None)
+        self._queue.extendleft(reversed(refunds))
         late = [call for call in self._calls if call.due <= now]
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)

@@ -31,9 +31,9 @@ class Sender:
         self.in_flight = self.queue.in_flight
         self.sent = []
 
-    def ask(self, *names, now=0.0):
+    def ask(self, *names, now=0.0, op=Op.CHECK):
         received = []
-        self.queue.add(batch_of(*names), 0, False, received.append, now)
+        self.queue.add(batch_of(*names, op=op), 0, False, received.append, now)
         return received
 
     def call(self, make=AskMembers, now=0.0, timeout=TIMEOUT):
@@ -48,9 +48,9 @@ class Sender:
         return [decode(payload) for payload in self.sent[before:]]
 
 
-def batch_of(*names):
+def batch_of(*names, op=Op.CHECK):
     keys = [name.encode().rjust(8) for name in names]
-    return Batch(Op.CHECK, keys, [1] * len(keys))
+    return Batch(op, keys, [1] * len(keys))
 
 
 def answer_to(seq, rows):

@@ -288,11 +288,13 @@ async def test_batches_beyond_max_waiting_are_shed_at_once(autojump_clock):
         kept = ask(w.link, "a", "b")
         refused = ask(w.link, "c", "d")
         fits = ask(w.link, "e")
+        refund = ask(w.link, "i", "j", op=Op.REFUND)
 
         assert refused.received == [SHED]
         await trio.sleep(1)
         assert kept.is_answered
         assert fits.is_answered
+        assert refund.is_answered
         assert ask(w.link, "f", "g", "h").received == []
 
 

@@ -1,5 +1,6 @@
 """The adaptive bound of waiting checks."""
 
+from ringfence.wire import Op
 from tests.ringfence.peering.link.queue_sender import Sender, answer_to
 
 
@@ -14,6 +15,18 @@ def test_rows_take_room_until_they_are_answered():
     sender.in_flight.answer(answer_to(1, 2))
 
     assert sender.queue.has_room(3)
+
+
+def test_refunds_have_as_much_room_again():
+    sender = Sender(max_waiting=3)
+    sender.ask("a", "b", "c")
+
+    assert not sender.queue.has_room(1)
+    assert [sender.queue.has_room(rows, Op.REFUND) for rows in (3, 4)] == [True, False]
+
+    sender.ask("d", op=Op.REFUND)
+    assert [sender.queue.has_room(rows, Op.REFUND) for rows in (2, 3)] == [True, False]
+    assert sender.queue.open_pending_batch(0.0) is None
 
 
 def test_slow_answers_lower_the_bound_and_quick_answers_raise_it():

@@ -241,7 +241,7 @@ def test_no_check_joins_a_full_queue():
 
 
 def test_silence_begins_with_the_first_unanswered_frame():
-    sender = Sender()
+    sender = Sender(slow_timeout=2.0)
     assert sender.queue.waits_since(float("-inf")) is None
     sender.ask("a", now=0.0)
     assert sender.queue.waits_since(float("-inf")) == 0.0, "it waits for a connection"
@@ -269,8 +269,9 @@ def test_requests_carry_the_time_left_until_the_deadline():
     assert received == [10, 10, 999, 999]
 
 
-def test_checks_past_their_deadline_are_shed_instead_of_sent():
-    sender = Sender(deadline=0.25)
+@pytest.mark.parametrize("bound", ["deadline", "slow_timeout"])
+def test_checks_past_their_deadline_are_shed_instead_of_sent(bound):
+    sender = Sender(**{bound: 0.25})
     old, young = sender.ask("old", now=0.0), sender.ask("young", now=0.1)
 
     [request] = sender.flush(now=0.3)
@@ -286,7 +287,7 @@ def test_checks_past_their_deadline_are_shed_instead_of_sent():
 
 @pytest.mark.parametrize(
     ("op", "can_send", "answer"),
-    [(Op.CHECK, True, SHED), (Op.CHECK, False, None), (Op.REFUND, True, None)],
+    [(Op.CHECK, True, SHED), (Op.CHECK, False, None), (Op.CHARGE, True, None)],
 )
 def test_only_checks_that_an_overloaded_process_could_not_send_in_time_are_shed(
     op, can_send, answer
@@ -297,6 +298,39 @@ def test_only_checks_that_an_overloaded_process_could_not_send_in_time_are_shed(
     sender.queue.expire(TIMEOUT, -1.0, can_send=can_send)
 
     assert received == [answer]
+
+
+@pytest.mark.parametrize(("can_send", "answer"), [(True, []), (False, [None])])
+def test_only_refunds_of_a_lost_member_expire_before_they_are_sent(can_send, answer):
+    sender = Sender()
+    check, refund = sender.ask("a"), sender.ask("b", op=Op.REFUND)
+    late = sender.ask("c", op=Op.REFUND, now=0.1)
+
+    sender.queue.expire(TIMEOUT + 0.1, -1.0, can_send=can_send)
+
+    assert check == [SHED if can_send else None]
+    assert refund == late == answer
+    requests = sender.flush(now=TIMEOUT + 0.1)
+    assert [each.batch.keys for each in requests] == [[b"       b", b"       c"]] * can_send
+
+
+def test_refunds_leave_before_a_member_has_answered_the_most_frames():
+    sender = Sender(max_frames=2)
+    for name in "ab":
+        sender.ask(name)
+        sender.flush()
+    sender.ask("c")
+    assert sender.flush() == []
+    sender.queue.fail_unsent()
+
+    refunds = []
+    for number in range(33):
+        refunds.append(sender.ask(f"{number}", op=Op.REFUND))
+        sender.flush()
+
+    assert len(sender.in_flight.by_seq) == 2 + 32
+    sender.queue.expire(TIMEOUT, TIMEOUT, can_send=True)
+    assert refunds == [[]] * 32 + [[SHED]]
 
 
 def test_requests_without_a_connection_wait_since_the_first_of_them():
