@@ -218,11 +218,22 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _merge_covered_shards(self) -> None:
-        """Fetch and merge counters from owners in whose place this node holds their shards."""
+        """Fetch and merge counters from owners in whose place this node holds their shards.
+
+        The shards of an answer are processed in several turns of the event loop. Meanwhile, an
+        owner without counters may have received a shard, and this node may have taken it back.
+        """
+        before, now_covered = {**self._ownership.covers}, self._ownership.covers
+
+        def take(sender: NodeId, transfer: IncomingTransfer) -> bool:
+            shard, is_held = transfer.shard, transfer.about.hold is Holding.HELD
+            is_current = before.get(shard) is now_covered.get(shard)
+            return (is_held or is_current) and self._adopt(sender, transfer)
+
         by_owner = self._ownership.members_to_ask(
             self._sources.ours, self._clock(), lambda name: self._link_to(name) is not None
         )
-        await self._merge_all(by_owner, self._adopt, ReplicaRequest.IF_NOT_HELD)
+        await self._merge_all(by_owner, take, ReplicaRequest.IF_NOT_HELD)
 
     async def _merge_earlier_replicas(self) -> None:
         """Fetch and merge replicas from before a restart, of shards that this node started before

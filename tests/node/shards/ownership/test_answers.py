@@ -1,14 +1,15 @@
 """Transfers and replicas that cross, repeat, or answer a member that covers a shard."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
 from gossip import Status
-from hashring import NodeId, shard_of
+from hashring import SHARDS, NodeId, shard_of
 from ringfence.limiter import Snapshot
-from ringfence.wire import Holding, Pull, ShardGroup
+from ringfence.wire import Holding, Pull, Pulled, ReplicaRequest, ShardGroup
 from tests.node.shards.ownership.ownership_host import KEY, NOW, Host, member
 
 SHARD = shard_of(KEY)
@@ -156,6 +157,34 @@ def test_an_owner_that_has_transferred_the_shard_names_the_new_owner() -> None:
     host.ownership.owner_moved(SHARD, NodeId("d"), NOW)
 
     assert host.covered_owner == "d"
+
+
+@pytest.mark.trio
+async def test_an_answer_without_counters_is_not_applied_to_a_newer_cover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standby, owner = Host("a"), Host("c")
+    standby.cover("c")
+    standby.spend(2)
+
+    async def pull(name: NodeId, shards: Sequence[int], *, replicas: ReplicaRequest) -> Pulled:
+        answer = standby.ask(owner)
+        assert answer.groups[0].hold is Holding.NOTHING
+        owner.pull(standby)
+        owner.spend(3)
+        standby.cover("c")  # The owner is silent again and has not acknowledged the transfer.
+        standby.spend(4)
+        return answer
+
+    monkeypatch.setattr(standby.handoff._receiver, "pull", pull)
+    monkeypatch.setattr(standby.handoff._sources, "ours", bytes([1]) * SHARDS)
+    await standby.handoff._merge_covered_shards()
+    assert standby.covered_owner == "c"
+
+    standby.now = owner.now = NOW + 16 * S
+    standby.ownership.expire(standby.now)
+    owner.pull(standby)
+    assert owner.used >= 2 + 3 + 4
 
 
 # -- replicas that arrive late ---------------------------------------------------------------------
