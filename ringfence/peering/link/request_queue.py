@@ -179,12 +179,14 @@ class RequestQueue:
 
     def _send_batches(self, together: list[QueuedBatch], now: float, send: _Send) -> None:
         settings = self._settings
-        longest_wait = settings.slow_timeout if settings.deadline is None else settings.deadline
-        if together[0].batch.op is Op.CHECK:
-            while together and together[0].asked_at + longest_wait <= now:
-                self._fail([together.pop(0)], SHED)  # It would be too late for the member.
-            if not together:
-                return
+        longest_wait = settings.slow_timeout
+        if settings.deadline is not None:
+            longest_wait = settings.deadline
+            if together[0].batch.op is Op.CHECK:
+                while together and together[0].asked_at + longest_wait <= now:
+                    self._fail([together.pop(0)], SHED)  # Its caller no longer waits.
+                if not together:
+                    return
         seq = self.take_seq()
         left = together[-1].asked_at + longest_wait - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
