@@ -81,7 +81,9 @@ class Cursor(Struct, frozen=True):
         return None."""
         if isinstance(item, Table):
             return item
-        self.error(item.line, f"{name} is {_kind(item)}, not a map", "write `key: value` pairs")
+        self.error(
+            item.line, f"{name} must be a map, got {_kind(item)}", "write `key: value` pairs"
+        )
         return None
 
     def listing(self, fields: Mapping[str, Item], name: str) -> tuple[Item, ...]:
@@ -91,7 +93,9 @@ class Cursor(Struct, frozen=True):
             return ()
         if isinstance(item, Listing):
             return item.items
-        self.error(item.line, f"{name} is {_kind(item)}, not a list", "begin each item with `-`")
+        self.error(
+            item.line, f"{name} must be a list, got {_kind(item)}", "begin each item with `-`"
+        )
         return ()
 
     def text(self, fields: Mapping[str, Item], name: str) -> str:
@@ -101,11 +105,11 @@ class Cursor(Struct, frozen=True):
         if item is None:
             return ""
         if not isinstance(item, Scalar):
-            self.error(item.line, f"{name} is {_kind(item)}, not text", "write one value")
+            self.error(item.line, f"{name} must be text, got {_kind(item)}", "write one value")
             return ""
         if item.kind in _NOT_TEXT:
             fix = f"quote it: {name}: '{item.text}'"
-            self.error(item.line, f"{name} is {item.kind}, not text", fix)
+            self.error(item.line, f"{name} must be text, got {item.kind}", fix)
             return ""
         return item.text
 
@@ -176,10 +180,10 @@ class Cursor(Struct, frozen=True):
 
     def _report_key(self, key: Item) -> None:
         if isinstance(key, Scalar):
-            what = f"key {_cut(key.text)} is {key.kind}, not text"
+            what = f"key {_cut(key.text)} must be text, got {key.kind}"
             self.error(key.line, what, f"quote it: '{key.text[:40]}'")
         else:
-            self.error(key.line, f"a key is {_kind(key)}, not text", "write one word")
+            self.error(key.line, f"a key must be text, got {_kind(key)}", "write one word")
 
     def _problem(self, line: int, what: str, fix: str) -> Problem:
         return Problem(self.file, line, " > ".join(self.trail), what, fix)

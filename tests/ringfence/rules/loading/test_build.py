@@ -29,12 +29,12 @@ def warnings_of(*lines):
     [
         (
             ["- {key: k, 0.25: x}"],
-            "3: d > k: key '0.25' is a number with a point, not text; quote it: '0.25'",
+            "3: d > k: key '0.25' must be text, got a number with a point; quote it: '0.25'",
         ),
-        (["- {key: k, [a]: x}"], "3: d > k: a key is a list, not text; write one word"),
-        (["- a"], "3: d: a descriptor is the text 'a', not a map; write `key: value` pairs"),
-        (["- [a]"], "3: d: a descriptor is a list, not a map; write `key: value` pairs"),
-        (["- 0.5"], "3: d: a descriptor is a number with a point, not a map"),
+        (["- {key: k, [a]: x}"], "3: d > k: a key must be text, got a list; write one word"),
+        (["- a"], "3: d: a descriptor must be a map, got the text 'a'; write `key: value` pairs"),
+        (["- [a]"], "3: d: a descriptor must be a map, got a list; write `key: value` pairs"),
+        (["- 0.5"], "3: d: a descriptor must be a map, got a number with a point"),
         (
             ["- key: k", f"  ratelimit: {LIMIT}"],
             "4: d > k: unknown key 'ratelimit'; did you mean 'rate_limit'?",
@@ -51,14 +51,14 @@ def warnings_of(*lines):
         ),
         (
             ["- {key: k, value: 1.5}"],
-            "3: d > k=1.5: value is a number with a point, not text; quote it: value: '1.5'",
+            "3: d > k=1.5: value must be text, got a number with a point; quote it: value: '1.5'",
         ),
         (
             ["- {key: k, value: 2001-01-01}"],
-            "3: d > k=2001-01-01: value is a date, not text; quote it: value: '2001-01-01'",
+            "3: d > k=2001-01-01: value must be text, got a date; quote it: value: '2001-01-01'",
         ),
-        (["- {key: k, value: [a]}"], "3: d > k: value is a list, not text; write one value"),
-        (["- {key: k, value: {a: b}}"], "3: d > k: value is a map, not text; write one value"),
+        (["- {key: k, value: [a]}"], "3: d > k: value must be text, got a list; write one value"),
+        (["- {key: k, value: {a: b}}"], "3: d > k: value must be text, got a map; write one value"),
         (["- {key: ''}"], "3: d > ?: key is missing or empty; write `key: NAME`"),
         (["- {key: null}"], "3: d > ?: key is missing or empty; write `key: NAME`"),
         (["- {value: v}"], "3: d > ?=v: key is missing or empty; write `key: NAME`"),
@@ -74,8 +74,8 @@ def warnings_of(*lines):
             ["- {key: k, key: l}"],
             "3: d > l: key 'key' is given twice, first in line 3; keep one of them",
         ),
-        (["- {key: k, rate_limit: 5}"], "3: d > k: rate_limit is a whole number, not a map"),
-        (["- {key: k, descriptors: {a: b}}"], "3: d > k: descriptors is a map, not a list"),
+        (["- {key: k, rate_limit: 5}"], "3: d > k: rate_limit must be a map, got a whole number"),
+        (["- {key: k, descriptors: {a: b}}"], "3: d > k: descriptors must be a list, got a map"),
         (["- {key: k, shadow_mode: 1}"], "3: d > k: shadow_mode is a whole number; write true"),
         (["- {key: k, quota_mode: 'yes'}"], "3: d > k: quota_mode is the text 'yes'; write true"),
         (
@@ -93,7 +93,7 @@ def warnings_of(*lines):
         ),
         (["- {key: k, global: true}"], "3: d > k: global is only allowed inside rate_limit"),
         (["- {key: k, <<: {ky: v}}"], "3: d > k: unknown key 'ky'; did you mean 'key'?"),
-        (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata is a list, not a map"),
+        (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata must be a map, got a list"),
     ],
 )
 def test_a_wrong_descriptor_is_reported_with_line_path_and_fix(lines, problem):
@@ -107,16 +107,19 @@ def test_a_wrong_descriptor_is_reported_with_line_path_and_fix(lines, problem):
     [
         ("descriptors: []", "1: domain is missing or empty; begin the file with `domain: NAME`"),
         ("domain: ''", "1: domain is missing or empty; begin the file with `domain: NAME`"),
-        ("domain: [a]", "1: domain is a list, not text; write one value"),
-        ("domain: 1.5", "1: domain is a number with a point, not text; quote it: domain: '1.5'"),
-        ("domain: d\ndescriptors: 5", "2: d: descriptors is a whole number, not a list"),
+        ("domain: [a]", "1: domain must be text, got a list; write one value"),
+        (
+            "domain: 1.5",
+            "1: domain must be text, got a number with a point; quote it: domain: '1.5'",
+        ),
+        ("domain: d\ndescriptors: 5", "2: d: descriptors must be a list, got a whole number"),
         ("domain: d\ndescriptor: []", "2: unknown key 'descriptor'; did you mean 'descriptors'?"),
         (
             "domain: d\nalgorithm: x",
             "2: algorithm is not allowed at the top of the file",
         ),
         ("domain: d\nglobal: {}", "2: global is not allowed at the top of the file"),
-        ("domain: d\ndefaults: 5", "2: d > defaults: defaults is a whole number, not a map"),
+        ("domain: d\ndefaults: 5", "2: d > defaults: defaults must be a map, got a whole number"),
     ],
 )
 def test_a_wrong_key_at_the_top_is_reported_with_line_and_fix(text, problem):
@@ -334,7 +337,7 @@ def test_metadata_keeps_every_kind_of_value():
         ("{a: 0x1F}", "0x1F cannot be kept exactly as a whole number; quote it: '0x1F'"),
         ("{a: 010}", "010 cannot be kept exactly as a whole number"),
         ("{a: 190:20:30.5}", "190:20:30.5 cannot be kept exactly as a number with a point"),
-        ("{1: x}", "key '1' is a whole number, not text; quote it: '1'"),
+        ("{1: x}", "key '1' must be text, got a whole number; quote it: '1'"),
         ("{a: 1, a: 2}", "key 'a' is given twice"),
         ("{a: " + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep; flatten it"),
     ],

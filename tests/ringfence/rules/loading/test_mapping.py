@@ -66,7 +66,7 @@ def test_a_mapping_that_contains_itself_is_rejected():
 def test_keys_must_be_text():
     (problem,) = problems_of({"domain": "d", 5: 6})
 
-    assert problem == "rules: key '5' is a whole number, not text; quote it: '5'"
+    assert problem == "rules: key '5' must be text, got a whole number; quote it: '5'"
 
 
 def test_text_and_mapping_are_equal_rules():

@@ -97,7 +97,7 @@ def test_amounts_are_whole_numbers_of_32_bits(amount):
         ("unit: minuts, requests_per_unit: 5", "unknown unit 'minuts'; did you mean 'minute'?"),
         ("unit: '', requests_per_unit: 5", "unknown unit ''; use one of: second"),
         ("unit: 5, requests_per_unit: 5", "unknown unit '5'; use one of: second"),
-        ("unit: [day], requests_per_unit: 5", "unit is a list, not text; write one value"),
+        ("unit: [day], requests_per_unit: 5", "unit must be text, got a list; write one value"),
         ("requests_per_unit: 5", "unit is missing; add `unit:` with one of: second"),
         (
             "unit: day",
@@ -126,8 +126,14 @@ def test_amounts_are_whole_numbers_of_32_bits(amount):
             "unit: day, requests_per_unit: 1, name: me, replaces: [{name: me}]",
             "replaces its own name 'me'; name another limit",
         ),
-        ("unit: day, requests_per_unit: 1, replaces: [me]", "an item of replaces is the text 'me'"),
-        ("unit: day, requests_per_unit: 1, replaces: {name: me}", "replaces is a map, not a list"),
+        (
+            "unit: day, requests_per_unit: 1, replaces: [me]",
+            "an item of replaces must be a map, got the text 'me'",
+        ),
+        (
+            "unit: day, requests_per_unit: 1, replaces: {name: me}",
+            "replaces must be a list, got a map",
+        ),
         (
             "unit: day, requests_per_unit: 1, replaces: [{nam: me}]",
             "unknown key 'nam'; did you mean 'name'?",

@@ -123,7 +123,7 @@ def test_only_counts_of_other_data_centers_need_a_long_period(keys, limit):
             "scope: datacenter, global: {}",
             ": `scope: datacenter` excludes global; keep one of them",
         ),
-        ("global: true", ": global is true or false, not a map; write `key: value` pairs"),
+        ("global: true", ": global must be a map, got true or false; write `key: value` pairs"),
         ("global: {lag: 1s}", " > global: unknown key 'lag'; use one of: mode, home"),
         ("global: {mode: gosip}", " > global: unknown mode 'gosip'; did you mean 'gossip'?"),
         (

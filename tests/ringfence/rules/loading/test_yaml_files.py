@@ -77,8 +77,8 @@ def test_the_example_rules_load_without_a_warning():
         ),
         ("domain: d\ndescriptors: !!set {a, b}\n", "rules.yaml:2: tag"),
         ("domain: " + "[" * 5000, f"rules.yaml:1: nested more than {MAX_DEPTH} deep"),
-        ("- domain: d\n", "rules.yaml:1: this rule file is a list, not a map"),
-        ("just text\n", "rules.yaml:1: this rule file is the text 'just text', not a map"),
+        ("- domain: d\n", "rules.yaml:1: this rule file must be a map, got a list"),
+        ("just text\n", "rules.yaml:1: this rule file must be a map, got the text 'just text'"),
         ("<<: 5\ndomain: d\n", "rules.yaml:1: `<<` must be given a map"),
     ],
 )
