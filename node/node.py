@@ -51,6 +51,7 @@ from ringfence import __version__, runtime
 from ringfence.errors import ConfigError, RingfenceError, UntrustedPeer
 from ringfence.peering.clock import Clock
 from ringfence.peering.link import LinkSettings
+from ringfence.peering.link.errors import CredentialRejected
 from ringfence.peering.routing import Router
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.rules import RuleSet
@@ -232,21 +233,23 @@ class Node:
             with runtime.move_on_after(_FETCH_PATIENCE):
                 await self.shards.handoff.wait_all_fetched()
         elif (refusal := self.links.refusal) is not None:
-            raise ConfigError(f"node {self.name!r} cannot join: {refusal}; {self._advice(refusal)}")
+            raise ConfigError(f"node {self.name!r} cannot join: {refusal}{self._advice(refusal)}")
         else:
             logger.warning("no member answered; node %s begins alone", self.name)
 
     def _advice(self, refusal: RingfenceError) -> str:
         """Describe what to change when all nodes that answer reject this node, or this node
-        them."""
+        them; empty when the refusal says it."""
         if isinstance(refusal, UntrustedPeer):
             return (
-                "copy ca.pem from a node of this cluster, or remove the setting `keys` if its "
+                "; copy ca.pem from a node of this cluster, or remove the setting `keys` if its "
                 "nodes have no keys"
             )
+        if not isinstance(refusal, CredentialRejected):
+            return ""
         access = self.access.current
         keys = "no `keys`" if access.is_open else "`keys`"
-        return f"this node has {keys}, and `cluster` is {access.cluster!r}"
+        return f"; this node has {keys}, and `cluster` is {access.cluster!r}"
 
     async def leave(self) -> None:
         """Transfer all shards, answer the requests in flight, then close. Each step has a

@@ -6,12 +6,16 @@ from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.wire import ErrorCode
 
-__all__ = ["CertificateExpired", "PeerLeaving", "error_of"]
+__all__ = ["CertificateExpired", "CredentialRejected", "PeerLeaving", "error_of"]
 
 
 class CertificateExpired(PeerUnavailable):
     """Error for a member's certificate that is not valid at this time; the member counts as
     down."""
+
+
+class CredentialRejected(AccessDenied):
+    """Error for a key or token of this process that the member does not accept."""
 
 
 class PeerLeaving(PeerUnavailable):
@@ -29,7 +33,9 @@ def error_of(code: int, reason: str, address: Address, *, has_credential: bool) 
     elif where not in reason:
         reason = f"{where}: {reason}"
     match code:
-        case ErrorCode.BAD_CREDENTIAL | ErrorCode.NOT_PERMITTED:
+        case ErrorCode.BAD_CREDENTIAL:
+            return CredentialRejected(reason)
+        case ErrorCode.NOT_PERMITTED:
             return AccessDenied(reason)
         case TransportCode.CERTIFICATE:
             return UntrustedPeer(reason)

@@ -1,7 +1,12 @@
 import pytest
 
 from ringfence.errors import AccessDenied, PeerUnavailable, UntrustedPeer
-from ringfence.peering.link.errors import CertificateExpired, PeerLeaving, error_of
+from ringfence.peering.link.errors import (
+    CertificateExpired,
+    CredentialRejected,
+    PeerLeaving,
+    error_of,
+)
 from ringfence.transport.close_reason import TransportCode
 from ringfence.wire import ErrorCode
 
@@ -11,7 +16,7 @@ THERE = ("node", 7101)
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (ErrorCode.BAD_CREDENTIAL, AccessDenied),
+        (ErrorCode.BAD_CREDENTIAL, CredentialRejected),
         (ErrorCode.NOT_PERMITTED, AccessDenied),
         (TransportCode.CERTIFICATE, UntrustedPeer),
         (TransportCode.CERTIFICATE_EXPIRED, CertificateExpired),
