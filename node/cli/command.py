@@ -3,16 +3,18 @@
 import errno
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from msgspec.structs import asdict
 
-from node.cli.common import VerbGroup, drop_output
+from node.cli.common import VerbGroup, as_json, drop_output, reader_may_be_gone
 from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
+from ringfence.rules.loading.problems import Problem, RuleFileError
 
 __all__ = ["exit_status", "main", "ringfence"]
 
@@ -96,7 +98,7 @@ def main() -> None:
         sys.exit(status)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        _exit(error.exit_code, error.format_message())
     except (click.Abort, KeyboardInterrupt):
         _interrupted()
     except (_ReaderGone, BrokenPipeError):
@@ -132,7 +134,18 @@ def _interrupted() -> NoReturn:
 
 def _fail(error: RingfenceError) -> NoReturn:
     click.echo(f"ringfence: {error}", err=True)
-    sys.exit(exit_status(error))
+    _exit(
+        exit_status(error), str(error), error.problems if isinstance(error, RuleFileError) else ()
+    )
+
+
+def _exit(status: int, message: str, problems: Sequence[Problem] = ()) -> NoReturn:
+    """Exit after an error; with --json, also print it as JSON, so that programs can read it."""
+    if "--json" in sys.argv:
+        row = {"error": message, "status": status, "problems": [asdict(each) for each in problems]}
+        with reader_may_be_gone():
+            as_json(row)
+    sys.exit(status)
 
 
 def exit_status(error: RingfenceError) -> int:

@@ -13,6 +13,7 @@ import pytest
 from node.cli import command
 from node.cli.common import Output
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.rules.loading.problems import Problem, RuleFileError
 from tests.invocation import Run
 
 
@@ -71,6 +72,39 @@ def test_an_expected_error_ends_the_command_with_a_status_and_one_message(
     assert (ran.status, ran.out) == (status, "")
     assert message in ran.err
     assert bool(ran.err) is bool(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "row"),
+    [
+        (PeerUnavailable("gone"), {"error": "gone", "status": 3, "problems": []}),
+        (ExceptionGroup("", [ConfigError("bad")]), {"error": "bad", "status": 2, "problems": []}),
+        (click.UsageError("no such"), {"error": "no such", "status": 2, "problems": []}),
+        (
+            RuleFileError([Problem("a.yaml", 3, "api", "bad", "fix it")]),
+            {
+                "error": "a.yaml:3: api: bad; fix it",
+                "status": 2,
+                "problems": [
+                    {"file": "a.yaml", "line": 3, "place": "api", "what": "bad", "fix": "fix it"}
+                ],
+            },
+        ),
+    ],
+    ids=repr,
+)
+def test_with_json_an_expected_error_is_also_printed_as_json(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, row: dict[str, object]
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command.ringfence, "main", fail)
+
+    ran = run("check", "--json")
+
+    assert ran.row == row
+    assert (ran.status, str(row["error"]) in ran.err) == (row["status"], True)
 
 
 @pytest.mark.parametrize(
