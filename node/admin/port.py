@@ -22,6 +22,7 @@ from node.context.containment import Containment
 from node.node import Node
 from ringfence.errors import ConfigError
 from ringfence.rules import group_address
+from ringfence.transport.addresses import listen_error
 from ringfence.transport.interface import Address
 
 __all__ = ["AdminPort", "bind_port", "open_port", "request_throttle"]
@@ -238,10 +239,7 @@ async def bind_port(
     try:
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
     except OSError as error:
-        raise ConfigError(
-            f"http: cannot listen on {host}:{port}: {error.strerror or error}; choose another "
-            "address of this host, or port 0 for any free port"
-        ) from error
+        raise ConfigError(f"http: {listen_error(address, error, 'TCP')}") from error
     for spare in listeners[1:]:
         await spare.aclose()
     listener = listeners[0]

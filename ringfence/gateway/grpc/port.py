@@ -18,6 +18,7 @@ from ringfence.gateway.grpc.connection import Answerer, Beginner, Call, Connecti
 from ringfence.gateway.grpc.grpc_messages import Refusal
 from ringfence.gateway.grpc.hpack import HeaderBlock
 from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.transport.addresses import listen_error
 from ringfence.transport.interface import Address
 
 __all__ = ["GrpcPort"]
@@ -75,14 +76,12 @@ class GrpcPort:
     async def start(self, at: Address, tls: ssl.SSLContext | None) -> int:
         """Start to listen; return the port number. Raises `ConfigError` if the address cannot be
         bound."""
-        host, port = at
         self._tls = tls
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
         try:
             listening = socket.create_server(at, family=family, backlog=1024, reuse_port=True)
         except OSError as error:
-            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise ConfigError(f"cannot listen on {place} for gRPC: {error}") from error
+            raise ConfigError(f"gRPC: {listen_error(at, error, 'TCP')}") from error
         listening.setblocking(False)
         self._socket = listening
         self._close_slow_connections()

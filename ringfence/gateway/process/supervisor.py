@@ -27,6 +27,7 @@ from ringfence.client.url import parse_url
 from ringfence.errors import ConfigError
 from ringfence.gateway.process.settings import GatewaySettings, validate_tls
 from ringfence.gateway.process.tokens import load_tokens
+from ringfence.transport.addresses import listen_error
 from ringfence.transport.interface import Address
 
 __all__ = ["reload_if_valid", "run_gateway"]
@@ -176,9 +177,7 @@ def _require_free(at: Address) -> None:
         try:
             probe.bind(at)
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {at[0]}:{at[1]}: {error.strerror}; choose another port"
-            ) from error
+            raise ConfigError(listen_error(at, error, "TCP")) from error
 
 
 def _stop_with_stdin() -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from ringfence.errors import ConfigError
 from ringfence.runtime.caller_loop.interrupts import suppress_system_errors
-from ringfence.transport.addresses import format_address
+from ringfence.transport.addresses import listen_error
 from ringfence.transport.interface import Address
 from ringfence.transport.udp.icmp_errors import enable_icmp_errors
 
@@ -63,7 +63,7 @@ class UdpSocket:
             enable_icmp_errors(sock)
             return cls(sock, refusals, on_unroutable)
         assert failure is not None
-        raise ConfigError(_bind_error(bind or targets[0], failure)) from failure
+        raise ConfigError(listen_error(bind or targets[0], failure, "UDP")) from failure
 
     @property
     def address(self) -> Address:
@@ -137,19 +137,3 @@ def _bind(address: Address) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _bind_error(address: Address, error: OSError) -> str:
-    where = format_address(address)
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"cannot listen on {where}: another program has this UDP port (another node?); "
-                "stop it or choose another port"
-            )
-        case errno.EADDRNOTAVAIL:
-            return f"cannot listen on {where}: no interface of this host has that address"
-        case errno.EACCES | errno.EPERM:
-            return f"cannot listen on {where}: not permitted; choose a port from 1024 on"
-        case _:
-            return f"cannot listen on {where}: {error.strerror}"

@@ -171,7 +171,7 @@ async def test_an_address_in_use_is_a_configuration_error() -> None:
     async with port() as opened, world("a") as other:
         used_port = int(opened.url.rpartition(":")[2])
 
-        with pytest.raises(ConfigError, match="choose another address"):
+        with pytest.raises(ConfigError, match="stop it or choose another port"):
             await open_port(other.nodes["a"], ("127.0.0.1", used_port), None)
 
 

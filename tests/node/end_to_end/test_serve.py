@@ -343,7 +343,7 @@ def test_a_used_admin_port_is_reported_in_one_line(tmp_path: Path) -> None:
         )
 
     assert status == 2
-    assert f"http: cannot listen on 127.0.0.1:{port}" in err
+    assert f"http: cannot listen on 127.0.0.1:{port}: another program has this TCP port" in err
     assert "Traceback" not in err
 
 

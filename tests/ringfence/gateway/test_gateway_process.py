@@ -354,7 +354,7 @@ def test_a_node_stops_with_an_error_if_its_gateway_cannot_start(tmp_path: Path) 
         status, _, err = ringfence("node", *flags)
 
     assert status == 2
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in err
+    assert f"cannot listen on 127.0.0.1:{port}: another program has this TCP port" in err
     assert "ringfence: the gateway cannot start; its log above says why" in err
 
 

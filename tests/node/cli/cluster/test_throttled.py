@@ -18,7 +18,7 @@ from node.cli.cluster.throttled import _ask_cluster, _key_of, throttled
 from node.config.key_files import write_keys
 from node.metrics.denied_keys import DeniedKey
 from ringfence.client.cluster.cluster import Cluster
-from ringfence.errors import RingfenceError
+from ringfence.errors import PeerUnavailable, RingfenceError
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import MemberRow, Throttled
@@ -200,6 +200,8 @@ def test_a_refusal_is_shown_with_the_text_of_the_node(serve: Serve) -> None:
     body = json.dumps({"status": 401, "title": "this needs a token", "detail": "send one"})
 
     assert "this needs a token; send one" in error_of(serve(body.encode(), 401))
+    body = body.replace("401", "404")
+    assert error_of(serve(body.encode(), 404)).endswith("give the URL of the port without a path")
     assert "it answers 502" in error_of(serve(b"<html>", 502))
 
 
@@ -209,7 +211,7 @@ def test_a_url_that_is_not_of_an_admin_port_is_reported(serve: Serve, body: byte
 
 
 def test_a_node_that_does_not_answer_is_reported() -> None:
-    assert "http://127.0.0.1:9: no answer" in error_of("http://127.0.0.1:9")
+    assert "http://127.0.0.1:9: no answer: Connection refused;" in error_of("http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("status", [None, 401])
@@ -282,7 +284,8 @@ def test_an_invalid_url_is_reported(url: str) -> None:
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
 
-    assert missing in error_of("http://127.0.0.1:9", "--token-file", missing)
+    message = error_of("http://127.0.0.1:9", "--token-file", missing)
+    assert f"--token-file {missing}: cannot be read: No such file or directory; give" in message
     assert missing in error_of("http://127.0.0.1:9", "--ca", missing)
 
 
@@ -326,8 +329,9 @@ def test_the_url_of_a_port_is_given_without_a_cluster(
 def test_each_port_that_sends_no_list_is_named() -> None:
     result = run("http://127.0.0.1:9", "http://127.0.0.1:7")
 
-    assert str(result.exception).startswith("http://127.0.0.1:9: no answer")
-    assert "http://127.0.0.1:7: no answer" in result.stderr
+    assert isinstance(result.exception, PeerUnavailable)
+    for line, port in zip(str(result.exception).splitlines(), (9, 7), strict=True):
+        assert line.startswith(f"http://127.0.0.1:{port}: no answer")
 
 
 @pytest.mark.trio

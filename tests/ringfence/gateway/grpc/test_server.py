@@ -371,7 +371,7 @@ def test_an_error_names_a_port_that_is_already_in_use() -> None:
     async def main() -> None:
         listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         address = listener.sockets[0].getsockname()
-        with pytest.raises(ConfigError, match=rf"127.0.0.1:{address[1]} for gRPC"):
+        with pytest.raises(ConfigError, match=rf"gRPC: .*127.0.0.1:{address[1]}: another"):
             await GrpcPort(echo, settings_of(), print).start(address, None)
         listener.close()
 
