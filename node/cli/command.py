@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 import click
 from msgspec.structs import asdict
 
-from node.cli.common import VerbGroup, as_json, drop_output, reader_may_be_gone
+from node.cli.common import EXIT_WRONG_INPUT, VerbGroup, as_json, drop_output, reader_may_be_gone
 from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
 from ringfence.rules.loading.problems import Problem, RuleFileError
 
 __all__ = ["exit_status", "main", "ringfence"]
 
-EXIT_WRONG_INPUT = 2
 EXIT_UNREACHABLE = 3
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

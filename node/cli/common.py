@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ringfence.client.decision import Decision
 
 __all__ = [
+    "EXIT_WRONG_INPUT",
     "NumberRange",
     "Output",
     "VerbGroup",
@@ -42,6 +43,8 @@ __all__ = [
     "reader_may_be_gone",
     "rule_place",
 ]
+
+EXIT_WRONG_INPUT = 2
 
 _WIDE = 160
 """Width of a table that is written to a file or a pipe."""

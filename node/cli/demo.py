@@ -57,7 +57,7 @@ def demo(speed: float, json_: bool) -> None:
         as_json(_row(result))
     else:
         _summarise(screen, result)
-    if result.over_admitted or result.tally.errors:
+    if result.over_admitted or result.tally.undecided:
         raise SystemExit(1)
 
 
@@ -222,7 +222,7 @@ def _summarise(screen: Console, result: DemoResult) -> None:
     screen.print()
     screen.print(
         f"{result.lines} lines, {tally.checks} checks: {tally.allowed} allowed, "
-        f"{tally.denied} denied, {tally.errors} undecided."
+        f"{tally.denied} denied, {tally.undecided} undecided."
     )
     screen.print(
         f"Node {result.killed} was killed half way; its standbys decided in its place "
@@ -233,10 +233,10 @@ def _summarise(screen: Console, result: DemoResult) -> None:
         f"{result.over_admitted} requests admitted beyond the limit.",
         style="red" if result.over_admitted else "green",
     )
-    if tally.errors:
+    if tally.undecided:
         screen.print(
-            f"{tally.errors} checks were decided by no node in time, so this demo fails: the host "
-            "is too busy; repeat with a lower --speed.",
+            f"{tally.undecided} checks were decided by no node in time, so this demo fails: the "
+            "host is too busy; repeat with a lower --speed.",
             style="red",
         )
     screen.print()
@@ -251,7 +251,7 @@ def _row(result: DemoResult) -> dict[str, object]:
         "checks": tally.checks,
         "allowed": tally.allowed,
         "denied": tally.denied,
-        "errors": tally.errors,
+        "undecided": tally.undecided,
         "over_admitted": result.over_admitted,
         "judged_keys": result.judged_keys,
         "killed_node": result.killed,

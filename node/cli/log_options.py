@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from node.cli.common import as_json, console, rule_place
+from node.cli.common import EXIT_WRONG_INPUT, as_json, rule_place
 from node.replay.logs import LogReader
 from node.replay.tally import DOMAIN, Shape
 from ringfence.limiter import Algorithm
@@ -13,7 +13,14 @@ from ringfence.rules import RuleSet, format_limit
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["descriptor_option", "domain_option", "log_figures", "show_problems", "verify_shape"]
+__all__ = [
+    "descriptor_option",
+    "domain_option",
+    "log_figures",
+    "require_complete",
+    "show_problems",
+    "verify_shape",
+]
 
 domain_option = click.option(
     "--domain", default=DOMAIN, show_default=True, help="Domain of the rules that apply to the log."
@@ -47,19 +54,24 @@ def verify_shape(shape: Shape, rules: RuleSet, where: str, screen: "Console") ->
         screen.print(f"warning: {where}: {problem}", style="yellow", soft_wrap=True)
 
 
-def show_problems(reader: LogReader, *, json_: bool) -> None:
-    """Print the first lines of a log that could not be parsed, and whether its end is missing."""
-    if json_:
-        for problem in reader.problems:
-            as_json({"malformed_line": problem.line, "why": problem.why})
-        return
-    screen = console()
+def show_problems(reader: LogReader, screen: "Console", *, json_: bool) -> None:
+    """Print the first lines of a log that could not be parsed."""
     for problem in reader.problems:
-        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+        if json_:
+            as_json({"malformed_line": problem.line, "why": problem.why})
+        else:
+            screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+
+
+def require_complete(reader: LogReader) -> None:
+    """Exit for invalid input, after the result, if the end of the log is missing."""
     if reader.is_truncated:
-        screen.print(
-            "the log is not complete: its gzip data breaks off or is damaged", style="yellow"
+        click.echo(
+            "the log is not complete: its gzip data breaks off or is damaged; the result is that "
+            "of the lines before",
+            err=True,
         )
+        raise SystemExit(EXIT_WRONG_INPUT)
 
 
 def log_figures(reader: LogReader) -> dict[str, object]:

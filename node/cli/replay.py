@@ -33,6 +33,7 @@ from node.cli.log_options import (
     descriptor_option,
     domain_option,
     log_figures,
+    require_complete,
     show_problems,
     verify_shape,
 )
@@ -180,9 +181,10 @@ def replay(
             pace = speed or math.inf
             tally = trio.run(_through, url, loaded, entries, shape, pace, on_progress, screen)
             span.replayed = time.monotonic() - begun
-    _show(reader, tally, json_)
+    _show(reader, tally, screen, json_=json_)
     if url is not None:
         _warn_of_squeezed_time(screen, span)
+    require_complete(reader)
 
 
 @contextmanager
@@ -275,8 +277,8 @@ async def _through(
         )
 
 
-def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
-    show_problems(reader, json_=json_)
+def _show(reader: LogReader, tally: Tally, errors: Console, *, json_: bool) -> None:
+    show_problems(reader, errors, json_=json_)
     if json_:
         as_json(
             {
@@ -284,7 +286,7 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
                 "checks": tally.checks,
                 "allowed": tally.allowed,
                 "denied": tally.denied,
-                "errors": tally.errors,
+                "undecided": tally.undecided,
                 "no_rule": tally.no_rule,
                 "late": tally.late,
                 "evicted": tally.evicted,
@@ -296,24 +298,24 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
     screen = console()
     screen.print(
         f"{reader.lines} lines ({reader.malformed} malformed), {tally.checks} checks: "
-        f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided"
+        f"{tally.allowed} allowed, {tally.denied} denied, {tally.undecided} undecided"
         + (f"; {tally.no_rule} met no rule" if tally.no_rule else "")
     )
     if tally.late:
-        screen.print(
+        errors.print(
             f"{tally.late} lines stand after much later ones, by up to "
             f"{timedelta(seconds=tally.most_late_ns // NS_PER_SECOND)}; they were counted at the "
             "time of the latest line before them: sort the log by time first",
             style="yellow",
         )
     if tally.evicted:
-        screen.print(
+        errors.print(
             f"{tally.evicted} counters in use were evicted, so too few checks were denied: use a "
             "larger --max-keys",
             style="yellow",
         )
     if tally.clients_dropped:
-        screen.print(
+        errors.print(
             f"there are more than {KEPT_CLIENTS} clients: the counts of a client are minimums",
             style="yellow",
         )

@@ -32,7 +32,7 @@ async def replay_online(
     `on_decision` receives each decision and the times when its check was sent and answered (trio's
     clock). At most 256 checks are in flight; when they all are, the replay falls behind.
     """
-    tally = Tally()
+    tally = Tally.of(limiter.rules, shape.domain)
     slots = trio.Semaphore(_AT_ONCE)
     started_at = trio.current_time()
     first: int | None = None

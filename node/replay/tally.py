@@ -124,7 +124,7 @@ class Tally(Struct):
     checks: int = 0
     allowed: int = 0
     denied: int = 0
-    errors: int = 0
+    undecided: int = 0
     """Checks with a counter that `on_failure` decided instead of a member."""
     no_rule: int = 0
     """Checks that matched no rule and so were allowed."""
@@ -151,7 +151,7 @@ class Tally(Struct):
 
     def add(self, entry: Entry, decision: Decision, *, is_undecided: bool = False) -> None:
         """Count the decision for one line."""
-        self.errors += is_undecided
+        self.undecided += is_undecided
         self.no_rule += all([status.rule is None for status in decision.statuses])
         pairs: list[tuple[str, int]] = []
         for status in decision.statuses:

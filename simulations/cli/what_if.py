@@ -18,6 +18,7 @@ from node.cli.log_options import (
     descriptor_option,
     domain_option,
     log_figures,
+    require_complete,
     show_problems,
     verify_shape,
 )
@@ -147,13 +148,14 @@ def what_if_command(
         )
     if report is not None:
         write_what_if(answer, log.name, report)
-    show_problems(reader, json_=json_)
+    show_problems(reader, screen, json_=json_)
     if json_:
         as_json(log_figures(reader) | answer.to_json())
     else:
         _show(reader, answer)
         if report is not None:
             console().print(f"\nreport: {report}")
+    require_complete(reader)
 
 
 def _show(reader: LogReader, answer: WhatIf) -> None:

@@ -31,7 +31,7 @@ def test_a_cluster_decides_by_its_own_rules_by_default(
         "checks": 40,
         "allowed": 10,
         "denied": 30,
-        "errors": 0,
+        "undecided": 0,
         "no_rule": 0,
         "late": 0,
         "evicted": 0,
@@ -70,7 +70,7 @@ def test_rules_of_the_replay_are_sent_with_each_check(
         *("--domain", "mine", "--json"),
     )
 
-    assert (result.last["allowed"], result.last["denied"], result.last["errors"]) == (15, 25, 0)
+    assert (result.last["allowed"], result.last["denied"], result.last["undecided"]) == (15, 25, 0)
 
 
 def test_a_trial_of_rules_does_not_change_the_live_counters(

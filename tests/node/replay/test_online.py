@@ -17,6 +17,7 @@ from ringfence.rules.loading.yaml_files import load_text
 RULES = load_text(
     "domain: log\ndescriptors:\n  - key: client\n"
     "    rate_limit: {requests_per_unit: 2, unit: hour, algorithm: fixed_window}\n"
+    "  - key: path\n    rate_limit: {requests_per_unit: 2, unit: hour}\n"
 ).rules
 
 
@@ -54,10 +55,13 @@ async def test_checks_are_sent_at_the_pace_of_the_log_times_the_speed(
 
     assert sent_at == pytest.approx(expected)
     assert (tally.checks, tally.allowed, tally.denied) == (4, 2, 2)
+    assert [each.checks for each in tally.rules.values()] == [4, 0]
 
 
 class SlowLimiter:
     """A limiter whose checks take a second each."""
+
+    rules = RULES
 
     def __init__(self) -> None:
         self.in_flight = self.most_in_flight = 0

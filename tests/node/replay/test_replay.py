@@ -66,7 +66,7 @@ def test_a_real_log_has_exactly_the_denials_of_an_independent_count(
     assert tally.checks == expected["requests"]
     assert tally.denied == expected["denied"][limit][algorithm]
     assert tally.allowed == tally.checks - tally.denied
-    assert tally.errors == 0
+    assert tally.undecided == 0
     assert len(tally.checked_by_client) == expected["clients"]
 
 
@@ -282,7 +282,7 @@ def test_the_last_line_of_json_has_every_count(run: Run, rules: Path) -> None:
         "checks": 10_000,
         "allowed": 10_000 - denied,
         "denied": denied,
-        "errors": 0,
+        "undecided": 0,
         "no_rule": 0,
         "late": 0,
         "evicted": 0,
@@ -341,7 +341,7 @@ def test_evicted_counters_are_reported_and_are_the_same_in_each_run(run: Run, ru
 
     assert first == second
     assert first["evicted"] > 0
-    assert f"{first['evicted']} counters in use were evicted" in run(*arguments).out
+    assert f"{first['evicted']} counters in use were evicted" in run(*arguments).err
 
 
 def test_malformed_lines_are_counted_and_the_first_ones_are_printed(
@@ -360,6 +360,10 @@ def test_malformed_lines_are_counted_and_the_first_ones_are_printed(
     assert lines[-1]["malformed"] == 2
     assert lines[-1]["checks"] == lines[-1]["allowed"] == 3
 
+    text = run("replay", log, "--rules", rules, "--local", "--clock", "log")
+    assert "line 2: " in text.err
+    assert text.out.startswith("5 lines (2 malformed)")
+
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_line_of_the_last_readable_year_is_counted_by_every_algorithm(algorithm: str) -> None:
@@ -368,16 +372,17 @@ def test_a_line_of_the_last_readable_year_is_counted_by_every_algorithm(algorith
     assert replay_entries(last, rules_of("3/h", algorithm)).denied == 2
 
 
-def test_a_truncated_gzip_log_is_reported(run: Run, rules: Path, tmp_path: Path) -> None:
+def test_a_truncated_gzip_log_is_reported_after_the_result_and_by_the_exit_status(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "trace.tsv.gz"
     lines = b"".join(b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000))
     log.write_bytes(gzip.compress(b"\n" + b"nonsense\n" * 9 + lines)[:-100])
-    arguments = ("replay", log, "--rules", rules, "--local")
+    for words in (("replay", "--local"), ("simulate", "what-if", "--log")):
+        result = run(*words, log, "--rules", rules, "--json")
 
-    assert run(*arguments, "--json").last["truncated"] is True
-    assert (
-        "\nthe log is not complete: its gzip data breaks off or is damaged\n" in run(*arguments).out
-    )
+        assert (result.status, result.last["truncated"]) == (2, True)
+        assert result.err.startswith("the log is not complete: its gzip data breaks off")
 
 
 def test_the_text_output_has_the_counts_and_the_most_throttled_clients(
