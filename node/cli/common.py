@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_WRONG_INPUT",
+    "IntegerRange",
     "NumberRange",
     "Output",
     "VerbGroup",
@@ -68,8 +69,16 @@ descriptor_option = click.option(
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for a machine.")
 
 
+class IntegerRange(click.IntRange):
+    """Range of integers for an option; its name is in the error for another text."""
+
+    name = "integer"
+
+
 class NumberRange(click.FloatRange):
     """Range of numbers for an option. It rejects `nan`, which no comparison excludes."""
+
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

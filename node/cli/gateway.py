@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from node.cli.common import cluster_option, log_to_stderr
+from node.cli.common import IntegerRange, cluster_option, log_to_stderr
 from ringfence.errors import ConfigError
 
 __all__ = ["gateway", "require_gateway"]
@@ -26,7 +26,7 @@ __all__ = ["gateway", "require_gateway"]
     metavar="HOST:PORT",
     help="Address of the gRPC port for Envoy; 127.0.0.1:7181 when absent, '' for none.",
 )
-@click.option("--workers", type=click.IntRange(1, 64), help="Processes; 1 when absent.")
+@click.option("--workers", type=IntegerRange(1, 64), help="Processes; 1 when absent.")
 @click.option("--tokens", help="File of tokens, as `ringfence keys new` writes it.")
 @click.option("--tls-cert", help="Certificate chain, for both ports.")
 @click.option("--tls-key", help="Its private key.")

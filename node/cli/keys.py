@@ -7,7 +7,7 @@ import click
 from msgspec.structs import asdict
 from rich.table import Table
 
-from node.cli.common import VerbGroup, as_json, console, json_option, printable
+from node.cli.common import IntegerRange, VerbGroup, as_json, console, json_option, printable
 from node.config.access import KeyDir
 from node.config.key_files import add_node as add_node_keys
 from node.config.key_files import add_token as add_token_to
@@ -31,7 +31,7 @@ _days_option = click.option(
     "--days",
     default=825,
     show_default=True,
-    type=click.IntRange(1, 3650),
+    type=IntegerRange(1, 3650),
     help="How long they hold.",
 )
 

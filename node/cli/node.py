@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from node.cli.common import log_to_stderr
+from node.cli.common import IntegerRange, log_to_stderr
 from node.config.settings import MAX_PROCESSES, NodeSettings, load_settings
 
 __all__ = ["node"]
@@ -70,7 +70,7 @@ def _not_empty(_: click.Context, __: click.Parameter, text: str | None) -> str |
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, MAX_PROCESSES),
+    type=IntegerRange(1, MAX_PROCESSES),
     metavar="N",
     help="Run N members on N ports from --listen on (docs/operate/multiple-processes).",
 )

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from node.cli.common import (
+    IntegerRange,
     NumberRange,
     as_json,
     cluster_option,
@@ -76,7 +77,7 @@ _SQUEEZED = 1.5
 @descriptor_option
 @click.option(
     "--ipv6-prefix",
-    type=click.IntRange(1, 128),
+    type=IntegerRange(1, 128),
     help="Treat IPv6 clients with a common prefix of this length as one client; 64 is usual.",
 )
 @click.option(
@@ -91,7 +92,7 @@ _SQUEEZED = 1.5
     show_default=True,
     help="Algorithm of rules in --rules without one.",
 )
-@click.option("--max-keys", default=10_000_000, show_default=True, type=click.IntRange(1))
+@click.option("--max-keys", default=10_000_000, show_default=True, type=IntegerRange(1))
 @json_option
 def replay(
     log: Path,

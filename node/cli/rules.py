@@ -8,7 +8,15 @@ import click
 from msgspec import to_builtins
 from rich.text import Text
 
-from node.cli.common import NumberRange, VerbGroup, as_json, console, json_option, printable
+from node.cli.common import (
+    IntegerRange,
+    NumberRange,
+    VerbGroup,
+    as_json,
+    console,
+    json_option,
+    printable,
+)
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.peering.engine_choice import chosen_engine
@@ -43,7 +51,7 @@ def rules() -> None:
 )
 @click.option(
     "--datacenters",
-    type=click.IntRange(1, 1000),
+    type=IntegerRange(1, 1000),
     metavar="N",
     help="Print the over-admission bound of rules with global scope for N data centers.",
 )

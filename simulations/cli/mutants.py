@@ -3,9 +3,10 @@ bugs.
 """
 
 import click
+from click.core import ParameterSource
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from node.cli.common import NumberRange, as_json, console, json_option
+from node.cli.common import IntegerRange, NumberRange, as_json, console, json_option
 from ringfence.errors import ConfigError
 from simulations.cli.drawn_mutants import DEFAULT_MAP, Choice, draw, measure, record
 from simulations.mutants import MUTANTS
@@ -17,15 +18,13 @@ __all__ = ["mutants"]
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MUTANT]...")
-@click.option(
-    "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Seeds per run."
-)
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Parallel runs.")
+@click.option("--seeds", default=3, show_default=True, type=IntegerRange(1), help="Seeds per run.")
+@click.option("--jobs", default=1, show_default=True, type=IntegerRange(1), help="Parallel runs.")
 @click.option(
     "--sample",
     default=0,
     show_default=True,
-    type=click.IntRange(0),
+    type=IntegerRange(0),
     help="Number of mutants to draw at random from the packages; needs the extra `mutants`.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the sample.")
@@ -43,14 +42,14 @@ __all__ = ["mutants"]
     "--core-seeds",
     default=100,
     show_default=True,
-    type=click.IntRange(0),
+    type=IntegerRange(0),
     help="Generated seeds at core level for each drawn mutant.",
 )
 @click.option(
     "--node-seeds",
     default=20,
     show_default=True,
-    type=click.IntRange(0),
+    type=IntegerRange(0),
     help="Generated seeds at node level for each drawn mutant.",
 )
 @click.option(
@@ -113,6 +112,8 @@ def mutants(
     if catalog is None:
         catalog = not unit and not record_paths
     drawn = None
+    if not (sample or drawn_names):
+        _refuse_unused(click.get_current_context())
     if sample or drawn_names:  # Errors of the sample precede the long run of the catalog.
         choice = Choice(sample, seed, packages or PACKAGES, drawn_names)
         drawn = draw(choice, map_file, needs_tests=unit)
@@ -124,6 +125,17 @@ def mutants(
         is_good &= measure(drawn, runs, jobs, at_least, json_=json_)
     if not is_good:
         raise SystemExit(1)
+
+
+def _refuse_unused(context: click.Context) -> None:
+    """Reject options that only concern drawn mutants, which the command line does not ask for."""
+    for name in ("seed", "packages", "core_seeds", "node_seeds", "at_least"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "--package" if name == "packages" else f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} must be used with --sample or with the name of a drawn mutant; add "
+                "--sample N"
+            )
 
 
 def _run_catalog(names: tuple[str, ...], seeds: int, jobs: int, *, json_: bool) -> bool:

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 from msgspec.structs import replace
 
-from node.cli.common import json_option
+from node.cli.common import IntegerRange, json_option
 from ringfence.errors import ConfigError
 from simulations.cli.single_runs import nearby_option, report_option, report_path, run_and_show
 from simulations.scenarios.bounds import BOUNDS, SEED
@@ -25,7 +25,7 @@ def scenario_command(name: str, about: str) -> click.Command:
     """Create the command that runs one scenario."""
 
     @click.command(name=name, help=f"{about[0].upper()}{about[1:]}.")
-    @click.option("--seed", default=1, show_default=True, type=click.IntRange(int(SEED.least)))
+    @click.option("--seed", default=1, show_default=True, type=IntegerRange(int(SEED.least)))
     @click.option(
         "--nodes",
         type=_int_range("nodes"),
@@ -105,9 +105,9 @@ def scenario_command(name: str, about: str) -> click.Command:
     return command
 
 
-def _int_range(name: str) -> click.IntRange:
+def _int_range(name: str) -> IntegerRange:
     bounds = BOUNDS[Scenario][name]
-    return click.IntRange(int(bounds.least), int(bounds.most))
+    return IntegerRange(int(bounds.least), int(bounds.most))
 
 
 def _with_kept(scenario: Scenario, keep: str) -> Scenario:

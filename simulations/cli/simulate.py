@@ -42,6 +42,17 @@ class _Scenarios(click.Group):
         assert isinstance(verb, click.Command)
         return verb
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            raise click.UsageError(
+                f"option {name} must follow the name of a scenario, as in `ringfence simulate "
+                f"steady {name} ...`",
+                ctx,
+            ) from error
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from node.cli.common import as_json, console, json_option, reader_may_be_gone
+from node.cli.common import IntegerRange, as_json, console, json_option, reader_may_be_gone
 from ringfence.errors import ConfigError
 from simulations.cli.findings import finding_row, save_finding, show_finding
 from simulations.cli.guided import run_guided
@@ -29,10 +29,10 @@ _SHRUNK = 5
 
 @click.command()
 @click.option(
-    "--seeds", default=100, show_default=True, type=click.IntRange(1), help="Number of seeds."
+    "--seeds", default=100, show_default=True, type=IntegerRange(1), help="Number of seeds."
 )
-@click.option("--from", "first", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Parallel runs.")
+@click.option("--from", "first", default=0, show_default=True, type=IntegerRange(0))
+@click.option("--jobs", default=1, show_default=True, type=IntegerRange(1), help="Parallel runs.")
 @click.option(
     "--level",
     type=click.Choice(get_args(Level)),
@@ -53,14 +53,14 @@ _SHRUNK = 5
 )
 @click.option(
     "--least-parts",
-    type=click.IntRange(1, 100),
+    type=IntegerRange(1, 100),
     help="Minimum parts of each transfer; default: as the scenario or the seed says.",
 )
 @click.option(
     "--shrink-runs",
     default=MAX_RUNS,
     show_default=True,
-    type=click.IntRange(0),
+    type=IntegerRange(0),
     help="Maximum runs to shrink a failing seed; 0 shrinks none.",
 )
 @click.option(

@@ -11,6 +11,7 @@ from msgspec import Struct
 from hashring import Member, NodeId, Ring, shard_of
 from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.common import (
+    IntegerRange,
     Output,
     cluster_option,
     decision_row,
@@ -40,7 +41,7 @@ _MAX_PLACES = 8
 @click.argument("domain")
 @click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
 @descriptor_option
-@click.option("--cost", type=click.IntRange(0), help="Units to spend or give back; 1 when absent.")
+@click.option("--cost", type=IntegerRange(0), help="Units to spend or give back; 1 when absent.")
 @click.option("--peek", is_flag=True, help="Report the state without spending units.")
 @click.option("--charge", is_flag=True, help="Spend the cost even beyond the limit.")
 @click.option(

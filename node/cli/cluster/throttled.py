@@ -21,7 +21,14 @@ from rich.table import Table
 
 from node.cli.cluster.cluster_command import ClusterCommand, Query
 from node.cli.cluster.members import GONE
-from node.cli.common import Output, cluster_option, json_option, need_cluster, printable
+from node.cli.common import (
+    IntegerRange,
+    Output,
+    cluster_option,
+    json_option,
+    need_cluster,
+    printable,
+)
 from node.metrics.denied_keys import DeniedKey, joined, values_of
 from node.metrics.throttled_keys import PERIOD
 from ringfence import runtime
@@ -87,7 +94,7 @@ class _Report(msgspec.Struct):
     type=click.Path(path_type=Path, dir_okay=False),
     help="For URL: ca.pem of the cluster, for https.",
 )
-@click.option("--count", default=20, show_default=True, type=click.IntRange(1, MAX_THROTTLED))
+@click.option("--count", default=20, show_default=True, type=IntegerRange(1, MAX_THROTTLED))
 @json_option
 def throttled(
     urls: tuple[str, ...],

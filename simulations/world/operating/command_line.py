@@ -17,8 +17,8 @@ from node.cli.cluster.leave import leave
 from node.cli.cluster.members import members
 from node.cli.cluster.throttled import throttled
 from node.cli.cluster.why import why
-from node.cli.command import EXIT_WRONG_INPUT, exit_status
-from node.cli.common import Output
+from node.cli.command import exit_status
+from node.cli.common import EXIT_WRONG_INPUT, Output
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.errors import RingfenceError
 from simulations.world.hosts import Client, Host
