@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.cli.common import as_json, console, reader_may_be_gone
+from node.cli.common import IntegerRange, as_json, console, reader_may_be_gone
 from ringfence.errors import ConfigError
 from simulations.cli.stories import show_story
 from simulations.judging.judged import as_row
@@ -19,6 +19,7 @@ from simulations.reporting.story import build_story
 from simulations.running import run_scenario
 from simulations.scenarios.scenario import Scenario
 from simulations.searching.nearby import run_nearby
+from simulations.text_files import require_writable
 
 __all__ = ["nearby_option", "report_option", "report_path", "run_and_show"]
 
@@ -33,14 +34,14 @@ nearby_option = click.option(
     "--nearby",
     default=6,
     show_default=True,
-    type=click.IntRange(0),
+    type=IntegerRange(0),
     help="After a violation, run at most this many similar runs for the report.",
 )
 
 
 def report_path(report: Path | None, name: str, seed: int, *, is_wanted: bool) -> Path | None:
-    """Return the path of the report, or None. Raises `ConfigError` if its folder does not exist,
-    or if a path is given although no report is wanted.
+    """Return the path of the report, or None. Raises `ConfigError` if it cannot be written, or if
+    a path is given although no report is wanted.
 
     This is called before the run, which may take minutes.
     """
@@ -49,8 +50,7 @@ def report_path(report: Path | None, name: str, seed: int, *, is_wanted: bool) -
             raise ConfigError("--report must not be combined with --no-report; remove one of them")
         return None
     path = report or Path(f"ringfence-{name}-{seed}.html")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--report {path}: folder {path.parent} must exist; create it first")
+    require_writable(path, "--report")
     return path
 
 

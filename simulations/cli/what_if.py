@@ -7,13 +7,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.cli.common import (
-    NumberRange,
-    as_json,
-    console,
-    json_option,
-    printable,
-)
+from node.cli.common import IntegerRange, NumberRange, as_json, console, json_option, printable
 from node.cli.log_options import (
     descriptor_option,
     domain_option,
@@ -24,10 +18,10 @@ from node.cli.log_options import (
 )
 from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape
-from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.loading.yaml_files import Defaults, load_path
 from ringfence.rules.periods import format_period
+from simulations.text_files import require_writable
 from simulations.what_if.figures import RuleFigures
 from simulations.what_if.page import write_what_if
 from simulations.what_if.what_if import Routing, WhatIf, spread_ties, what_if
@@ -50,7 +44,7 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     "--datacenters",
     default=1,
     show_default=True,
-    type=click.IntRange(1, 30),
+    type=IntegerRange(1, 30),
     help="With 2 or more, also show the effect of delayed counts between them.",
 )
 @click.option(
@@ -75,9 +69,9 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     show_default=True,
     help="Send each request to a random data center, or all requests of a client to one.",
 )
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
+@click.option("--seed", default=1, show_default=True, type=IntegerRange(0))
 @click.option(
-    "--top", default=10, show_default=True, type=click.IntRange(1), help="Number of clients listed."
+    "--top", default=10, show_default=True, type=IntegerRange(1), help="Number of clients listed."
 )
 @domain_option
 @descriptor_option
@@ -116,8 +110,8 @@ def what_if_command(
     of the others. An exact limiter also decides each line. The difference is the cost of eventual
     consistency.
     """
-    if report is not None and not report.parent.is_dir():
-        raise ConfigError(f"--report {report}: folder {report.parent} must exist; create it first")
+    if report is not None:
+        require_writable(report, "--report")
     shape = Shape.parse(descriptors, domain)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
     screen = console(stderr=True)
