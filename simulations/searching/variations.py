@@ -1,11 +1,13 @@
 """Variations of a scenario for a guided search: one fault or one load changes."""
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from msgspec.structs import replace
 
 from simulations.judging.pairs import fault_names
+from simulations.scenarios.faults.arguments import MAX_STALL_S
 from simulations.scenarios.generate import generate_faults
 from simulations.scenarios.scenario import Fault, Scenario
 
@@ -99,11 +101,13 @@ def _with_fault(scenario: Scenario, at: int, fault: Fault) -> Scenario:
 def _in_order(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """Return the faults in order of time; all end before the load ends."""
     rounded = [
-        replace(
-            fault,
-            at=round(fault.at, 2),
-            until=None if fault.until is None else round(min(fault.until, scenario.seconds), 2),
-        )
-        for fault in faults
+        replace(fault, at=round(fault.at, 2), until=_end_of(fault, scenario)) for fault in faults
     ]
     return tuple(sorted(rounded, key=lambda fault: (fault.at, fault.verb)))
+
+
+def _end_of(fault: Fault, scenario: Scenario) -> float | None:
+    if fault.until is None:
+        return None
+    longest = MAX_STALL_S if fault.verb == "stall" else inf
+    return round(min(fault.until, scenario.seconds, fault.at + longest), 2)

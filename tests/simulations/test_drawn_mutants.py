@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -381,6 +382,23 @@ def test_a_module_whose_import_is_endless_is_detected(
         kill = run_tests(server, replace(mutant, source="while True:\n    pass\n"), [STEPS])
 
     assert kill == Kill("", "needs too much processor time")
+
+
+def test_ctrl_c_does_not_reach_the_process_that_imports_the_libraries() -> None:
+    code = """
+import os, signal, time
+from simulations.mutants.drawn.server import Server
+with Server():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(0.5)
+    os.killpg(0, signal.SIGINT)
+    time.sleep(0.5)
+"""
+    words = [sys.executable, "-c", code]
+
+    ran = subprocess.run(words, check=True, stderr=subprocess.PIPE, start_new_session=True)
+
+    assert ran.stderr == b""
 
 
 def test_simulations_need_no_library_of_the_tests(

@@ -5,7 +5,10 @@ from math import inf
 from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.scenario import Fault
 
-__all__ = ["NEEDS", "argument_names", "check"]
+__all__ = ["MAX_STALL_S", "NEEDS", "argument_names", "check"]
+
+MAX_STALL_S = 5.0
+"""Maximum duration of a `stall`; a longer one is a `pause`."""
 
 NEEDS: dict[str, tuple[str, float, float]] = {
     "loss": ("share", 0.0, 1.0),
@@ -51,6 +54,11 @@ def check(fault: Fault) -> None:
         raise ValueError(f"begin of a fault must be seconds of at least 0, got {fault.at}")
     if fault.until is not None and not fault.at <= fault.until < inf:
         raise ValueError(f"end of a fault must not be before its begin, got {fault}")
+    end = inf if fault.until is None else fault.until
+    if fault.verb == "stall" and round(end - fault.at, 6) > MAX_STALL_S:
+        raise ValueError(
+            f"stall must last at most {MAX_STALL_S:g} s, got {fault}; end it earlier, or use pause"
+        )
     known = argument_names(fault.verb)
     for name in fault.args:
         if name not in known:

@@ -12,7 +12,7 @@ from ringfence.errors import ConfigError
 from simulations.cli.scenario import scenario_command
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.faults.arguments import NEEDS, argument_names
+from simulations.scenarios.faults.arguments import MAX_STALL_S, NEEDS, argument_names
 from simulations.scenarios.faults.injection import VERBS
 from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.rule_changes import (
@@ -45,6 +45,8 @@ def faults(draw: st.DrawFn) -> Fault:
         if name in argument_names(verb) and draw(st.booleans()):
             args[name] = 1
     at = draw(times)
+    if verb == "stall":
+        return Fault(at, verb, at + draw(st.floats(0, MAX_STALL_S)), args)
     return Fault(at, verb, draw(st.none() | times.map(lambda more: at + more)), args)
 
 
@@ -86,6 +88,8 @@ def test_generated_faults_have_a_text_form(seed: int, level: str) -> None:
         ("cut@1-12 node=n1,n2 from=n2,n1", "from of cut must name other hosts than node"),
         ("crash@1-8 node=n1 zone=z1", "one of node, zone, datacenter, got node and zone; name"),
         ("errors@1-2 count=1.5 node=n1", "errors must have count=INTEGER, from 1 to 1e+06"),
+        ("stall@5-10.01 node=n1", "stall must last at most 5 s, got 5-10.01 s: stall"),
+        ("stall@5 node=n1", "stall must last at most 5 s, got 5 s: stall"),
         (f"crash@{'9' * 400}", "begin of a fault must be seconds of at least 0, got inf"),
     ],
 )

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from simulations.scenarios.faults.arguments import check
 from simulations.scenarios.generate import generate_scenario
-from simulations.scenarios.scenario import Scenario
+from simulations.scenarios.scenario import Fault, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.searching import guided
 from simulations.searching.fairness import ends_all, is_valid
@@ -66,6 +67,16 @@ def test_failing_scenarios_are_reported_and_not_varied(fast: None) -> None:
         assert reach_by_nodes(scenario, run.seed).violations == run.violations
     failed = {repr(scenario) for scenario, _ in found.failed}
     assert not failed & {repr(kept.scenario) for kept in found.kept}
+
+
+def test_a_varied_stall_is_not_longer_than_a_user_may_write() -> None:
+    random, stall = stream(1, "test"), Fault(2.0, "stall", 7.0, {"node": "n1"})
+    scenario = replace(generate_scenario(1, "core"), seconds=30.0, faults=(stall,))
+
+    varied = [fault for _ in range(100) for fault in vary(scenario, random).faults]
+
+    for fault in varied:
+        check(fault)
 
 
 def test_varied_scenarios_are_valid_and_differ_in_one_point() -> None:
