@@ -120,8 +120,10 @@ class Nearby(Struct, frozen=True):
 class Series(Struct):
     """Time series for the plots of the report."""
 
+    key: str = ""
+    """The key of the first rule with the most checks, as `RULE=KEY`."""
     admitted: dict[str, list[Point]] = field(default_factory=dict)
-    """Per data center: units admitted within the last period, of the key with the most checks."""
+    """Per data center: units of that key that were admitted within the last period."""
     period_s: float = 0.0
     """The period of that key's limit, in seconds."""
     limit: float = 0.0

@@ -33,6 +33,7 @@ from simulations.reporting.sections import (
 )
 from simulations.reporting.style import STYLE
 from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.rule_changes import replay_command
 
 __all__ = ["render", "write_report"]
 
@@ -131,16 +132,17 @@ def _law(violations: Sequence[Violation]) -> str:
 def _guide(outcome: Outcome) -> str:
     """Return an introduction that explains how to read the report."""
     name = outcome.scenario.name
-    page = (
-        f"docs/operate/scenarios/{name}.md" if name in SCENARIOS else "docs/operate/simulation.md"
+    about = ""
+    if name in SCENARIOS:
+        shipped = replay_command(SCENARIOS[name], SCENARIOS[name], outcome.seed)
+        change = "" if outcome.command == shipped else ", without the changes of this run"
+        about = f" <b>docs/operate/scenarios/{name}.md</b> describes the scenario{change}."
+    return (
+        '<p class="guide">Look at the verdict first, then at <i>Faults</i> and at what each plot '
+        f"does while a fault lasts: all plots share one time axis. In the source code,{about} "
+        "<b>docs/operate/simulation.md</b> explains the invariants (section “Invariants”) and the "
+        "marks (section “Swarm”).</p>"
     )
-    sentences = [
-        "Look at the verdict first, then at <i>Faults</i> and at what each plot does while a fault "
-        "lasts: all plots share one time axis. "
-        f"<b>{page}</b> says what this run shows; <b>docs/operate/simulation.md</b> explains the "
-        "invariants (section “Invariants”) and the marks (section “Swarm”).",
-    ]
-    return "".join(f'<p class="guide">{sentence}</p>' for sentence in sentences)
 
 
 def _facts(outcome: Outcome) -> str:
@@ -259,8 +261,8 @@ def _admitted_plot(outcome: Outcome, frame: Frame) -> str:
     return plot_lines(
         frame,
         title,
-        f"Units admitted within the {period} before, the period of the limit, of the key that was "
-        "asked for most.",
+        f"Units of {series.key}, the most frequent key of the first rule, that were "
+        f"admitted within the {period} before, the period of its limit.",
         f"units in {period}",
         lines,
         bounds={"limit": [(frame.start, limit), (frame.end, limit)]} if limit else {},
@@ -279,8 +281,8 @@ def _over_plot(outcome: Outcome, frame: Frame) -> str:
     return plot_lines(
         frame,
         title,
-        "Units over the limit of that key, and how many the stated bound allows, by the staleness "
-        "that was measured and the faults that there were.",
+        f"Units over the limit of {series.key}, and how many the stated bound allows, by the "
+        "staleness that was measured and the faults that there were.",
         "over the limit (units)",
         {"over the limit": series.over},
         bounds={"stated bound": series.over_bound},

@@ -113,6 +113,7 @@ class Observer:
         column = self._ledger.column(name, keys[0])
         datacenters = zip(sorted(column.datacenters), column.by_datacenter(), strict=True)
         seconds = range(int(self._world.now) + 1)
+        found.key = f"{name}={keys[0]}"
         found.period_s, found.limit = period, ceiling
         found.is_shared = rule.scope != "datacenter"
         found.admitted = {

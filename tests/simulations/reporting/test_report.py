@@ -81,6 +81,7 @@ def run(**changes):
     """Return an outcome with data for every plot."""
     seconds = range(30)
     series = Series(
+        key="tenant=acme",
         admitted={"eu": [(t, 60 + t) for t in seconds], "us": [(t, 50) for t in seconds]},
         period_s=60.0,
         limit=100.0,
@@ -172,6 +173,8 @@ def test_the_page_shows_the_scenario_and_the_outcome():
         "checks41,230over admitted12.5",
         "split healed1refutation won14",
         "5-12 s: partition side=eu15 s: crash",
+        "Units of tenant=acme, the most frequent key of the first rule",
+        "Units over the limit of tenant=acme,",
     ):
         assert text in page
 
@@ -182,7 +185,12 @@ def test_the_page_explains_what_to_read_first_and_links_the_documentation():
     assert "Look at the verdict first" in page
     assert "docs/operate/simulation.md explains the invariants" in page
     shipped = replace(run(), scenario=SCENARIOS["split-brain"])
-    assert "docs/operate/scenarios/split-brain.md says what this run shows" in words(
+    page = words(ET.fromstring(render(shipped)))
+    assert (
+        "split-brain.md describes the scenario, without the changes of this run. docs/oper" in page
+    )
+    shipped.command = f"ringfence simulate split-brain --seed {shipped.seed}"
+    assert "split-brain.md describes the scenario. docs/oper" in words(
         ET.fromstring(render(shipped))
     )
     assert (ROOT / "docs" / "operate" / "scenarios" / "split-brain.md").exists()
@@ -419,6 +427,7 @@ def test_text_from_a_run_stays_text():
         marks=Counter({HOSTILE: 1}),
         faults=(Fault(1, HOSTILE, 20, {HOSTILE: HOSTILE}),),
         series=Series(
+            key=HOSTILE,
             admitted={HOSTILE: [(1, 1)]},
             members=[Span(0, 9, HOSTILE, HOSTILE)],
             sources={HOSTILE: [(1, 1)]},
