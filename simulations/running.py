@@ -12,12 +12,15 @@ __all__ = ["run_scenario"]
 
 
 def run_scenario(
-    scenario: Scenario, seed: int, original: Scenario, progress: Progress = lambda part: None
+    scenario: Scenario,
+    seed: int,
+    original: Scenario | None = None,
+    progress: Progress = lambda part: None,
 ) -> Outcome:
     """Run a scenario with the logs of its nodes disabled.
 
-    `original` is the scenario before changes; the outcome's command lists the changes. Raises
-    `ValueError` or `ConfigError` for an invalid scenario.
+    `original` is the scenario before changes, if any; the outcome's command lists the changes.
+    Raises `ValueError` or `ConfigError` for an invalid scenario.
     """
     before, was_enabled = logging.root.manager.disable, gc.isenabled()
     was_frozen = gc.get_freeze_count() > 0
@@ -25,7 +28,8 @@ def run_scenario(
     gc.disable()  # One collection after the run is enough.
     gc.freeze()  # It need not search the objects from before the run.
     try:
-        return simulate(scenario, seed, replay_command(scenario, original, seed), progress)
+        command = replay_command(scenario, original or scenario, seed)
+        return simulate(scenario, seed, command, progress)
     finally:
         logging.disable(before)
         gc.collect()

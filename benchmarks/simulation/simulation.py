@@ -61,7 +61,7 @@ def _figures(size: _Size, rounds: int) -> Iterator[Figure]:
 
 def _ran(size: _Size, seed: int) -> Outcome:
     scenario = _scenario(size)
-    return run_scenario(scenario, seed, scenario)
+    return run_scenario(scenario, seed)
 
 
 def _scenario(size: _Size) -> Scenario:

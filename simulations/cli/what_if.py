@@ -38,7 +38,10 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     "--rules", required=True, type=click.Path(path_type=Path), help="Rule file or directory."
 )
 @click.option(
-    "--log", required=True, type=click.Path(path_type=Path, allow_dash=True), help="Access log."
+    "--log",
+    required=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Access log, also gzip; - is standard input.",
 )
 @click.option(
     "--datacenters",

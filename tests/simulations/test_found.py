@@ -35,7 +35,7 @@ def run(
         loads=(Load(rule="exact", per_second=15, keys=keys),),
         faults=tuple(parse_fault(text) for text in faults),
     )
-    outcome = run_scenario(scenario, 7, scenario)
+    outcome = run_scenario(scenario, 7)
     return [f"{each.property}: {each.text}" for each in outcome.violations]
 
 
@@ -43,7 +43,7 @@ def run_drawn(seed: int, *faults: str, **fields: Any) -> list[str]:
     """Run a case that was once drawn from this seed, and return its violations."""
     scenario = Scenario("found", "a bug", level="core", seconds=15, calm=45, rules=RULES)
     scenario = replace(scenario, faults=tuple(parse_fault(text) for text in faults), **fields)
-    return [str(each) for each in run_scenario(scenario, seed, scenario).violations]
+    return [str(each) for each in run_scenario(scenario, seed).violations]
 
 
 def _exact(per_second: float, keys: int) -> Load:

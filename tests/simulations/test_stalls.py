@@ -40,7 +40,7 @@ def test_all_units_that_were_admitted_are_counted_once(
 ) -> None:
     scenario = stalled(level, *stalls)
 
-    outcome = run_scenario(scenario, 0, scenario)
+    outcome = run_scenario(scenario, 0)
 
     assert [f"{each.property}: {each.text}" for each in outcome.violations] == []
 

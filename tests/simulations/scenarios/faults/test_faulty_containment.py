@@ -24,7 +24,7 @@ def test_a_node_keeps_running_after_each_kind_of_error(level, at):
         Fault(at + i / 3, "errors", 5.5, {"node": n, "count": 30}) for i, n in enumerate(names)
     ]
     case = scenario(level, *faults, network=Network("near"))
-    outcome = run_scenario(case, 3, case)
+    outcome = run_scenario(case, 3)
 
     assert outcome.violations == []
     assert outcome.marks["error_contained"] > 0
@@ -44,6 +44,6 @@ def test_an_error_that_was_not_injected_fails_the_run(monkeypatch):
 
     monkeypatch.setattr(RulesInForce, "period_of", broken)
     case = scenario("core", Fault(1, "crash", 3, {"node": "n1"}))
-    outcome = run_scenario(case, 1, case)
+    outcome = run_scenario(case, 1)
 
     assert "ZeroDivisionError: a bug" in [each.text for each in outcome.violations]
