@@ -24,6 +24,7 @@ def finding_row(finding: Finding, command: str) -> dict[str, object]:
     """Return a finding as a row of JSON values."""
     return {
         "seed": finding.case.seed,
+        "violated": finding.violated,
         "violations": [list(each) for each in finding.violations],
         "events": finding.events,
         "faults": [str(fault) for fault in finding.case.scenario.faults],

@@ -25,6 +25,8 @@ class Finding(Struct, frozen=True):
     case: Case
     violations: tuple[tuple[str, str], ...]
     """Invariant and text of each violation of the smallest scenario."""
+    violated: tuple[str, ...]
+    """Invariants that the scenario violated before it was made smaller."""
     events: int
     """Number of faults, checks and callers of the smallest scenario."""
     runs: int
@@ -46,12 +48,17 @@ def shrink(seed: int, scenario: Scenario, max_runs: int = MAX_RUNS) -> Finding |
     search.run()
     best = search.best
     return Finding(
-        Case(seed, best.scenario, tuple(sorted({each.property for each in best.violations}))),
+        Case(seed, best.scenario, _names(best)),
         tuple((each.property, each.text) for each in best.violations),
+        _names(outcome),
         event_count(best.scenario),
         search.runs,
         build_story(best),
     )
+
+
+def _names(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(sorted({each.property for each in outcome.violations}))
 
 
 def run_outcome(scenario: Scenario, seed: int, original: Scenario | None = None) -> Outcome:
@@ -60,7 +67,7 @@ def run_outcome(scenario: Scenario, seed: int, original: Scenario | None = None)
     `original` is the scenario before changes, for the command that repeats the run.
     """
     try:
-        return run_scenario(scenario, seed, original or scenario)
+        return run_scenario(scenario, seed, original)
     except Exception as error:  # noqa: BLE001 - any exception is a finding.
         text = "".join(format_exception_only(_first_error(error))).strip()
         outcome = Outcome(scenario, seed, "", faults=scenario.faults)

@@ -102,6 +102,7 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
     again = repeated(run, finding)
     broken = [[each["property"], each["text"]] for each in again["violations"]]
     assert broken == finding["violations"]
+    assert {name for name, _ in broken} <= set(finding["violated"])
     assert again["command"] == finding["command"]
 
 
