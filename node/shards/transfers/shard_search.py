@@ -14,6 +14,8 @@ from ringfence.wire import Holding, Pulled, ReplicaRequest, ShardGroup
 
 __all__ = ["ShardSearch"]
 
+_PER_REQUEST = 16
+"""Shards in one request to a member that has sent counters: as many as an answer may have."""
 _MAX_MOVES = 3
 """How often one search follows a shard to its receiver, or restarts a broken transfer."""
 
@@ -49,6 +51,8 @@ class ShardSearch:
         self._silent: dict[int, list[NodeId]] = {}
         """Members that did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
+        self._sent_counters: set[NodeId] = set()
+        """Members that have sent counters in this search, and may have more."""
         self._unconfirmed = {*ownership.transfers.unconfirmed_among(shards)}
         """Shards that this node has sent to members that may still be receiving them."""
 
@@ -72,10 +76,20 @@ class ShardSearch:
                 for name, shards in by_name.items():
                     newest = self._newest_among(shards)
                     others = [shard for shard in shards if shard not in newest]
-                    if others:
-                        nursery.start_soon(self._ask, name, others, ReplicaRequest.IF_NOT_HELD)
-                    if newest:
-                        nursery.start_soon(self._ask, name, [*newest], ReplicaRequest.NONE)
+                    for part in self._parts(name, others):
+                        nursery.start_soon(self._ask, name, part, ReplicaRequest.IF_NOT_HELD)
+                    for part in self._parts(name, [*newest]):
+                        nursery.start_soon(self._ask, name, part, ReplicaRequest.NONE)
+
+    def _parts(self, name: NodeId, shards: list[int]) -> list[list[int]]:
+        """Divide the shards that a member is asked for next into requests.
+
+        The first answer has nearly all shards without counters. An answer has only a few of the
+        others, so the next requests are sent together: they wait for the member, and not for each
+        other.
+        """
+        most = _PER_REQUEST if name in self._sent_counters else len(shards)
+        return [shards[start : start + most] for start in range(0, len(shards), most or 1)]
 
     def _newest_among(self, shards: Sequence[int]) -> set[int]:
         """Return the shards of which this node has the newest replica, because it was their
@@ -120,6 +134,8 @@ class ShardSearch:
                 self._silent.setdefault(shard, []).append(name)
                 self._remove(shard, name)
             return
+        if reply.counts.count:
+            self._sent_counters.add(name)
         self._adopt_empty(name, reply)
         asked.intersection_update(self._left)
         for shard in await self._receiver.receive(name, reply, asked, self._take):

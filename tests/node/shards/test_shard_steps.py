@@ -207,6 +207,21 @@ async def test_two_owners_send_shards_to_a_new_member_in_steps_of_bounded_work(
     assert received.most <= 50  # Keys of 32 shards.
 
 
+async def test_the_other_shards_with_counters_are_asked_for_together(
+    autojump_clock: MockClock,
+) -> None:
+    """The first answer has 16 of 200 shards, so the others needed 12 round trips of 1 ms."""
+    keys = [*{shard_of(key): key for key in KEYS}.values()][:200]
+    async with returning_owner() as (standby, owner, reclaim):
+        standby.fill(*keys, hits=2)
+        started_at = trio.current_time()
+
+        await reclaim(sorted(map(shard_of, keys)))
+
+        assert trio.current_time() - started_at < 0.0025
+    assert owner.used(*keys) == [2] * 200
+
+
 async def test_members_on_a_slow_processor_move_fewer_shards_in_a_turn(
     autojump_clock: MockClock,
 ) -> None:
