@@ -1,5 +1,7 @@
 """Text files that a user names, with errors that name the file, the reason and the remedy."""
 
+import errno
+import os
 from pathlib import Path
 
 from ringfence.errors import ConfigError
@@ -28,11 +30,14 @@ def require_writable(path: Path, option: str) -> None:
 
     Call it before a long run, whose result would be lost otherwise.
     """
-    is_new = not path.exists()
     try:
-        path.open("ab").close()
-        if is_new:
-            path.unlink()
+        file = path.resolve()
+        if file.exists() and not file.is_dir():  # It is not opened: it may be a pipe.
+            if not os.access(file, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            file.open("xb").close()
+            file.unlink()
     except OSError as error:
         raise ConfigError(
             f"{option} {path}: cannot be written: {error.strerror}; create its folder, or check "

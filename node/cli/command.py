@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 from msgspec.structs import asdict
 
-from node.cli.common import EXIT_WRONG_INPUT, VerbGroup, as_json, drop_output, reader_may_be_gone
+from node.cli.common import EXIT_WRONG_INPUT, VerbGroup, as_json, drop_output
 from ringfence import __version__
 from ringfence.errors import PeerUnavailable, RingfenceError
 from ringfence.rules.loading.problems import Problem, RuleFileError
@@ -97,7 +97,7 @@ def main() -> None:
         sys.exit(status)
     except click.ClickException as error:
         error.show()
-        _exit(error.exit_code, error.format_message())
+        _exit_with_error(error.exit_code, error.format_message())
     except (click.Abort, KeyboardInterrupt):
         _interrupted()
     except (_ReaderGone, BrokenPipeError):
@@ -133,17 +133,19 @@ def _interrupted() -> NoReturn:
 
 def _fail(error: RingfenceError) -> NoReturn:
     click.echo(f"ringfence: {error}", err=True)
-    _exit(
+    _exit_with_error(
         exit_status(error), str(error), error.problems if isinstance(error, RuleFileError) else ()
     )
 
 
-def _exit(status: int, message: str, problems: Sequence[Problem] = ()) -> NoReturn:
+def _exit_with_error(status: int, message: str, problems: Sequence[Problem] = ()) -> NoReturn:
     """Exit after an error; with --json, also print it as JSON, so that programs can read it."""
     if "--json" in sys.argv:
         row = {"error": message, "status": status, "problems": [asdict(each) for each in problems]}
-        with reader_may_be_gone():
+        try:
             as_json(row)
+        except OSError:  # The text on standard error has the same facts.
+            drop_output()
     sys.exit(status)
 
 

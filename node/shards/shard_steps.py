@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ringfence import runtime
 
-__all__ = ["FEW_SHARDS", "MAX_COST", "ShardSteps", "cost_of"]
+__all__ = ["FEW_SHARDS", "MAX_COST", "SHARDS_PER_ANSWER", "ShardSteps", "cost_of"]
 
 MAX_COST = 350
 """Cost of a step of a takeover. A step with one shard may cost more."""
@@ -20,6 +20,8 @@ _MAX_NS = 700_000
 answer to a request for shards must still be sent."""
 FEW_SHARDS = 4
 """Most shards that are sent or received without a step: checks wait for them."""
+SHARDS_PER_ANSWER = 16
+"""Shards with counters above which no further shard is added to an answer."""
 _COST_OF_KEY = 2
 _COST_OF_REPLICA = 6
 """Cost of a shard with counters, in addition to that of its keys. A shard without costs 1."""

@@ -163,8 +163,8 @@ class PendingBatch(ABC):
         self.is_answered = self.is_answered or len(self._answered) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Wake every waiting task with the answer to its check. After `resolve(None)`, which
-        means no answer, a late answer is still processed."""
+        """Wake every waiting task with the answer to its check. After None or `SHED`, a late answer
+        is still processed."""
         self.is_answered = True
         if isinstance(answer, Results):
             self._results = answer

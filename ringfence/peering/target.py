@@ -59,14 +59,14 @@ class TimedOut(Struct, frozen=True):
     """Answer to a single check after its time-out; the actual answer may still arrive."""
 
     when_answered: Callable[[ResultCallback], None]
-    """Registers a callback for the answer, called at most once; at once when it has come."""
+    """Registers a callback for the answer; at once when it has come."""
     sent: SentBatch | None = None
     row: int = 0
     """Place of the check in its batch."""
     is_given_up: bool = False
     """Whether no answer is expected any more."""
     is_shed: bool = False
-    """Whether the member is overloaded, so that no answer will come."""
+    """Whether the member or this process is overloaded, so that no other member is asked."""
 
 
 CheckAnswer: TypeAlias = OutcomeRow | AccessDenied | TimedOut | None

@@ -107,13 +107,13 @@ def mutants(
     unknown = [name for name in written_names if name not in MUTANTS]
     if unknown:
         raise ConfigError(f"mutant must be one of {', '.join(MUTANTS)}, got {unknown[0]!r}")
+    if not (sample or drawn_names):
+        _refuse_unused(click.get_current_context())
     if record_paths:
         record(map_file, record_paths, jobs, json_=json_)
     if catalog is None:
         catalog = not unit and not record_paths
     drawn = None
-    if not (sample or drawn_names):
-        _refuse_unused(click.get_current_context())
     if sample or drawn_names:  # Errors of the sample precede the long run of the catalog.
         choice = Choice(sample, seed, packages or PACKAGES, drawn_names)
         drawn = draw(choice, map_file, needs_tests=unit)

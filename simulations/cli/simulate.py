@@ -47,6 +47,9 @@ class _Scenarios(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name
+            steady = self.get_command(ctx, "steady")
+            if steady is None or not any(name in each.opts for each in steady.params):
+                raise
             raise click.UsageError(
                 f"option {name} must follow the name of a scenario, as in `ringfence simulate "
                 f"steady {name} ...`",

@@ -110,4 +110,4 @@ def _end_of(fault: Fault, scenario: Scenario) -> float | None:
     if fault.until is None:
         return None
     longest = MAX_STALL_S if fault.verb == "stall" else inf
-    return round(min(fault.until, scenario.seconds, fault.at + longest), 2)
+    return round(min(fault.until, scenario.seconds, round(fault.at, 2) + longest), 2)

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -384,21 +383,15 @@ def test_a_module_whose_import_is_endless_is_detected(
     assert kill == Kill("", "needs too much processor time")
 
 
-def test_ctrl_c_does_not_reach_the_process_that_imports_the_libraries() -> None:
-    code = """
-import os, signal, time
-from simulations.mutants.drawn.server import Server
-with Server():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    time.sleep(0.5)
-    os.killpg(0, signal.SIGINT)
-    time.sleep(0.5)
-"""
-    words = [sys.executable, "-c", code]
+def test_ctrl_c_does_not_end_the_process_while_it_imports_libraries(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "interrupting.py").write_text(code, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    ran = subprocess.run(words, check=True, stderr=subprocess.PIPE, start_new_session=True)
-
-    assert ran.stderr == b""
+    with Server(root, libraries=("interrupting", *TEST_LIBRARIES)) as server:
+        assert run_tests(server, None, [STEPS]) is None
 
 
 def test_simulations_need_no_library_of_the_tests(

@@ -48,7 +48,10 @@ _AT_ONCE = 16
 _PLAIN_HTTP = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 """Errors of TLS when the other side sends plain HTTP; the name depends on the OpenSSL version."""
 
-_HINTS = {401: "; give --token-file NAME.token", 404: "; give the URL of the port without a path"}
+_ADVICE_BY_STATUS = {
+    401: "; give --token-file NAME.token",
+    404: "; give the URL of the port without a path",
+}
 """What to change, by the status of an error."""
 
 
@@ -288,7 +291,7 @@ def _headers(token_file: Path | None) -> dict[str, str]:
         token = token_file.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"--token-file {token_file}: cannot be read: {_words(error)}; give a .token file that "
+            f"--token-file {token_file}: cannot be read: {_plain(error)}; give a .token file that "
             "`ringfence keys new` wrote"
         ) from error
     return {"Authorization": f"Bearer {token}"}
@@ -326,14 +329,14 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
         ) from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
-        raise PeerUnavailable(f"{place}: no answer: {_words(reason)}; {_remedy(reason)}") from error
+        raise PeerUnavailable(f"{place}: no answer: {_plain(reason)}; {_remedy(reason)}") from error
     except (InvalidURL, ValueError) as error:
         raise ConfigError(f"{place!r} must be a URL: {masked(str(error))}") from error
     except HTTPException as error:
         raise RemoteProtocolError(f"{place}: the reply must be HTTP: {error!r}") from error
 
 
-def _words(reason: object) -> object:
+def _plain(reason: object) -> object:
     """Return the reason of a failure without the number and the path that Python adds."""
     return (isinstance(reason, OSError) and reason.strerror) or reason
 
@@ -350,6 +353,6 @@ def _remedy(reason: object) -> str:
 def _reason(error: HTTPError) -> str:
     try:
         problem = json.loads(error.read(_LONGEST_ANSWER))
-        return f"{problem['title']}; {problem['detail']}{_HINTS.get(error.code, '')}"
+        return f"{problem['title']}; {problem['detail']}{_ADVICE_BY_STATUS.get(error.code, '')}"
     except (OSError, ValueError, KeyError, TypeError):
         return f"it answers {error.code}; is this an admin port?"

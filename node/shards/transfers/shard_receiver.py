@@ -1,8 +1,10 @@
 """Requests for shards of other members, and the acknowledgement of complete transfers."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
@@ -30,6 +32,9 @@ _SILENCE = 1.0
 _LOOK = 1.0
 """Seconds after which a member that has not answered a request for shards is pinged. If it does not
 answer the ping in as many seconds, it is silent."""
+_AT_ONCE = 4
+"""Most requests for many shards to one member at a time. The shards of an answer belong to no node
+until this node has taken them over, and it processes one answer in each turn."""
 _SHARDS_PER_STEP = 32
 """Accepted shards after which other tasks run, as when `ShardSteps.is_long`, accepted or not."""
 _LONGEST_WAIT = 20.0
@@ -98,6 +103,8 @@ class ShardReceiver:
         self._counters = counters
         self._link_to = link_to
         self._steps = steps
+        self._last: dict[NodeId, deque[runtime.Event]] = {}
+        """Ends of the last requests for many shards to each member."""
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not answer, and when they are asked again."""
 
@@ -170,8 +177,24 @@ class ShardReceiver:
         """Request shards from a member; return None when it does not answer in time.
 
         After an answer with many shards, the caller has a step of `ShardSteps` to process them.
-        For a later `part`, `transfer_id` is the number of the transfer.
+        Requests for many shards wait for earlier ones, see `_AT_ONCE`. For a later `part`,
+        `transfer_id` is the number of the transfer.
         """
+        pull = partial(Pull, shards=sorted(shards), part=part, transfer_id=transfer_id)
+        make = partial(pull, replicas=replicas)
+        if len(shards) <= FEW_SHARDS:
+            return await self._pull(name, make, len(shards))
+        last, is_over = self._last.setdefault(name, deque(maxlen=_AT_ONCE)), runtime.Event()
+        before = last[0] if len(last) == _AT_ONCE else None
+        last.append(is_over)
+        try:
+            if before is not None:
+                await before.wait()
+            return await self._pull(name, make, len(shards))
+        finally:
+            is_over.set()
+
+    async def _pull(self, name: NodeId, make: Callable[[int], Pull], shards: int) -> Pulled | None:
         link = self._link_to(name)
         if link is None or runtime.current_time() < self._silent_until.get(name, 0):
             return None
@@ -183,14 +206,13 @@ class ShardReceiver:
                 replies.append(reply)
             answered.set()
 
-        about = part, transfer_id, replicas
-        link.call(lambda seq: Pull(seq, sorted(shards), *about), on_reply, _LONGEST_WAIT)
+        link.call(make, on_reply, _LONGEST_WAIT)
         await _wait_while_alive(link, answered)
         if not replies:
-            logger.warning("no answer to a pull: member=%s shards=%d", name, len(shards))
+            logger.warning("no answer to a pull: member=%s shards=%d", name, shards)
             self._silent_until[name] = runtime.current_time() + _SILENCE
             return None
-        if len(shards) > FEW_SHARDS:
+        if shards > FEW_SHARDS:
             await self._steps.turn()
         else:
             self._steps.start()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hashring import NodeId
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.shard_steps import SHARDS_PER_ANSWER
 from node.shards.transfers.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.transfers.shard_sources import ShardSources
 from ringfence import runtime
@@ -14,8 +15,6 @@ from ringfence.wire import Holding, Pulled, ReplicaRequest, ShardGroup
 
 __all__ = ["ShardSearch"]
 
-_PER_REQUEST = 16
-"""Shards in one request to a member that has sent counters: as many as an answer may have."""
 _MAX_MOVES = 3
 """How often one search follows a shard to its receiver, or restarts a broken transfer."""
 
@@ -76,10 +75,12 @@ class ShardSearch:
                 for name, shards in by_name.items():
                     newest = self._newest_among(shards)
                     others = [shard for shard in shards if shard not in newest]
-                    for part in self._parts(name, others):
-                        nursery.start_soon(self._ask, name, part, ReplicaRequest.IF_NOT_HELD)
-                    for part in self._parts(name, [*newest]):
-                        nursery.start_soon(self._ask, name, part, ReplicaRequest.NONE)
+                    for replicas, some in (
+                        (ReplicaRequest.IF_NOT_HELD, others),
+                        (ReplicaRequest.NONE, [*newest]),
+                    ):
+                        for part in self._parts(name, some):
+                            nursery.start_soon(self._ask, name, part, replicas)
 
     def _parts(self, name: NodeId, shards: list[int]) -> list[list[int]]:
         """Divide the shards that a member is asked for next into requests.
@@ -88,7 +89,7 @@ class ShardSearch:
         others, so the next requests are sent together: they wait for the member, and not for each
         other.
         """
-        most = _PER_REQUEST if name in self._sent_counters else len(shards)
+        most = SHARDS_PER_ANSWER if name in self._sent_counters else len(shards)
         return [shards[start : start + most] for start in range(0, len(shards), most or 1)]
 
     def _newest_among(self, shards: Sequence[int]) -> set[int]:

@@ -15,6 +15,7 @@ from node.shards.log_rows import log_rows
 from node.shards.ownership.cover import Cover
 from node.shards.ownership.origins import merge_origins
 from node.shards.ownership.ownership import ShardOwnership
+from node.shards.shard_steps import SHARDS_PER_ANSWER
 from node.shards.transfers.key_index import KeyIndex
 from node.shards.transfers.unacknowledged_transfers import (
     BYTES_PER_PART,
@@ -34,10 +35,9 @@ from ringfence.wire import MAX_ORIGINS, Pull, Pulled, ReplicaRequest
 __all__ = ["ShardSender"]
 
 _KEYS_PER_ANSWER = 700
-_SHARDS_PER_ANSWER = 16
-"""Keys in an answer, and shards with counters, above which no further shard is added, as when
-`ShardSteps.is_long`. The receiver asks again for the others. While shards are covered, this is also
-the number of groups of shards without counters."""
+"""Keys in an answer above which no further shard is added, as above `SHARDS_PER_ANSWER` and when
+`ShardSteps.is_long`. The receiver asks again for the others. While shards are covered,
+`SHARDS_PER_ANSWER` is also the number of groups of shards without counters."""
 _GROUPED_PER_ANSWER = 128
 """Shards without counters that are compared for one answer, while shards are covered."""
 _ALL_SHARDS = range(SHARDS)
@@ -275,7 +275,7 @@ class ShardSender:
             key = (*about, transfer.origins, transfer.marks)
             groups.setdefault(key, (transfer, []))[1].append(shard)
             decided.on_charges_transferred(shard, now)
-            if len(groups) == _SHARDS_PER_ANSWER or ownership.steps.is_long:
+            if len(groups) == SHARDS_PER_ANSWER or ownership.steps.is_long:
                 break
         return [*groups.values()]
 
@@ -360,4 +360,4 @@ class ShardSender:
 
 def _is_full(reply: Reply) -> bool:
     is_long = reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART
-    return is_long or reply.shards >= _SHARDS_PER_ANSWER
+    return is_long or reply.shards >= SHARDS_PER_ANSWER

@@ -29,7 +29,7 @@ class QueueLimit:
     def has_room(self, rows: int, *, is_refund: bool = False) -> bool:
         """Return whether the given number of additional checks may wait for the member.
 
-        Refunds have room of their own, as much as the highest limit: a lost refund is a lost unit.
+        Refunds may fill the queue up to twice the highest limit: a lost refund is a lost unit.
         """
         return self.waiting + rows <= (2 * self._most if is_refund else self.rows)
 

@@ -189,6 +189,8 @@ class RequestQueue:
                     return
         seq = self.take_seq()
         left = together[-1].asked_at + longest_wait - now
+        if together[0].batch.op is Op.REFUND:
+            left = longest_wait  # It may have waited longer, see `expire`.
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
             payload = encode(make_request(together, seq, self._view(), deadline_ms))
@@ -252,9 +254,8 @@ class RequestQueue:
         """Fail expired batches, calls and frames; return the frames which show that the member is
         silent.
 
-        With `can_send`, this process is overloaded if it has not sent a batch in time, and its
-        checks are shed, and the caller must send its refunds by `flush`. See
-        `FramesInFlight.expire`.
+        With `can_send`, this process is overloaded if it has not sent a batch in time: its checks
+        are shed. The caller must then send its refunds by `flush`. See `FramesInFlight.expire`.
         """
         refunds = list[QueuedBatch]()
         while self._queue and self._due(self._queue[0]) <= now:

@@ -72,7 +72,6 @@ class Server(AbstractContextManager["Server"]):
             cwd=root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # This process handles Ctrl-C, and kills the other one.
             env=os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis")},
         )
         self._buffer = b""

@@ -54,11 +54,14 @@ def check(fault: Fault) -> None:
         raise ValueError(f"begin of a fault must be seconds of at least 0, got {fault.at}")
     if fault.until is not None and not fault.at <= fault.until < inf:
         raise ValueError(f"end of a fault must not be before its begin, got {fault}")
-    end = inf if fault.until is None else fault.until
-    if fault.verb == "stall" and round(end - fault.at, 6) > MAX_STALL_S:
-        raise ValueError(
-            f"stall must last at most {MAX_STALL_S:g} s, got {fault}; end it earlier, or use pause"
-        )
+    if fault.verb == "stall":
+        if fault.until is None:
+            raise ValueError(f"stall must have an end, as in stall@5-8, got {fault}")
+        if round(fault.until - fault.at, 6) > MAX_STALL_S:
+            longest = f"{MAX_STALL_S:g} s"
+            raise ValueError(
+                f"stall must last at most {longest}, got {fault}; end it earlier, or use pause"
+            )
     known = argument_names(fault.verb)
     for name in fault.args:
         if name not in known:

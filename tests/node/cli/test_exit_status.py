@@ -107,6 +107,21 @@ def test_with_json_an_expected_error_is_also_printed_as_json(
     assert (ran.status, str(row["error"]) in ran.err) == (row["status"], True)
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left")])
+def test_an_error_that_cannot_be_printed_as_json_keeps_its_status(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def fail(*words: object, **options: object) -> None:
+        raise ConfigError("bad") if options else error
+
+    monkeypatch.setattr(command.ringfence, "main", fail)
+    monkeypatch.setattr(command, "as_json", fail)
+
+    ran = run("check", "--json")
+
+    assert (ran.status, ran.out, ran.err) == (2, "", "ringfence: bad\n")
+
+
 @pytest.mark.parametrize(
     "error",
     [OSError(errno.ENOENT, "no file"), ValueError("bug"), ExceptionGroup("", [ValueError()])],

@@ -1,11 +1,13 @@
 """Commands `ringfence simulate NAME`, `card` and `case`: lists, runs, reports and violations."""
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
 from simulations.scenarios.catalog import SCENARIOS
+from simulations.text_files import require_writable
 from tests.invocation import Run
 from tests.simulations.cli.scenarios import AT_CORE, SHORT, without_reader
 
@@ -191,3 +193,17 @@ def test_a_saved_case_repeats_the_run(run: Run, tmp_path: Path) -> None:
     assert again["event_hash"] == first["event_hash"]
     assert again["figures"] == first["figures"]
     assert again["command"] == "ringfence simulate case mine.yaml"
+
+
+def test_a_report_at_a_link_or_a_pipe_is_neither_created_nor_opened_before_the_run(
+    tmp_path: Path,
+) -> None:
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "nothing.html")
+    os.mkfifo(pipe)
+
+    require_writable(link, "--report")
+    require_writable(pipe, "--report")  # It would wait for a reader.
+
+    assert link.is_symlink()
+    assert not link.exists()

@@ -281,7 +281,7 @@ def test_checks_past_their_deadline_are_shed_instead_of_sent():
 
     sender.queue.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
     [refund] = sender.flush(now=0.3)
-    assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 1)
+    assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 250)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,7 @@ def test_only_refunds_of_a_lost_member_expire_before_they_are_sent(can_send, ans
     assert refund == late == answer
     requests = sender.flush(now=TIMEOUT + 0.1)
     assert [each.batch.keys for each in requests] == [[b"       b", b"       c"]] * can_send
+    assert [each.deadline_ms for each in requests] == [1000] * can_send
 
 
 def test_refunds_leave_before_a_member_has_answered_the_most_frames():
