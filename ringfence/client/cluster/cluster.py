@@ -95,6 +95,10 @@ class Cluster:
         """Admin requests to single nodes."""
 
     def _new_refresher(self, settings: ClusterSettings, transport: Transport) -> ViewRefresher:
+        def on_members() -> None:
+            self._slot_waits.wake_all()  # Other nodes may now own the slots.
+            self._leases.report_again()
+
         return ViewRefresher(
             self._links,
             self._rules,
@@ -102,7 +106,7 @@ class Cluster:
             transport.report,
             datacenter=settings.datacenter,
             ask_owners=settings.ask_owners,
-            on_members=self._slot_waits.wake_all,  # Other nodes may now own the slots.
+            on_members=on_members,
             on_rules=self._on_rules,
         )
 

@@ -39,6 +39,11 @@ class LeaseRequests:
         """Number of requests without an answer."""
         self._answered = runtime.Event()
 
+    def report_again(self) -> None:
+        """Send the reports without an answer again, because the members have changed."""
+        self.leases.report_again(self._transport.now())
+        self._start_timer()
+
     async def give_back_all(self) -> None:
         """Return all leases, and wait a short time for the owners' answers.
 

@@ -264,11 +264,16 @@ class Leases:
             if now >= each.until:
                 del self._unreported[place]
             elif now >= each.retry_at:
-                each.retry_at, each.pause = now + each.pause, min(2 * each.pause, _LONGEST_RETRY)
-                each.sent_at = now
-                if UNKNOWN_LEASE not in each.spent or not self._may_hold(each):
-                    numbers, spent = tuple(each.spent), tuple(each.spent.values())
-                    self._send(LeaseAsk(each.key, 0, numbers, spent, each.node))
+                self._send_again(each, now)
+                each.pause = min(2 * each.pause, _LONGEST_RETRY)
+
+    def report_again(self, now: float) -> None:
+        """Send the reports without an answer again at once, because a node is reachable again.
+
+        The next repetition may be too late: the node accepts a report only for a time.
+        """
+        for each in list(self._unreported.values()):
+            self._send_again(each, now)
 
     def give_back_all(self) -> None:
         """Return all leases to their owners, also those that are requested now."""
@@ -394,6 +399,12 @@ class Leases:
         for place, each in list(self._unreported.items()):
             if UNKNOWN_LEASE in each.spent:
                 self._on_reported(*place, [UNKNOWN_LEASE])
+
+    def _send_again(self, report: _Unreported, now: float) -> None:
+        report.retry_at, report.sent_at = now + report.pause, now
+        if UNKNOWN_LEASE not in report.spent or not self._may_hold(report):
+            numbers, spent = tuple(report.spent), tuple(report.spent.values())
+            self._send(LeaseAsk(report.key, 0, numbers, spent, report.node))
 
     def _may_hold(self, report: _Unreported) -> bool:
         """Return whether this process may hold a lease from the node of a report."""

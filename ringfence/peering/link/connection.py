@@ -322,7 +322,7 @@ class LinkConnection:
                 self._subscription.recall_leases(keys, self._transport.now())
             case SlotsFree(tickets):
                 self._events.on_slots_free(tickets)
-            case Done(seq) if self._subscription.accept(seq):
+            case Done(seq) if self._subscription.accept(seq, self.received_at):
                 pass
             case Welcome() if self._state is _State.CONNECTING:
                 self._on_welcome(message)

@@ -23,6 +23,8 @@ class _Denials(Protocol):
 class _Leases(Protocol):
     def recall(self, node: Hashable, keys: Sequence[bytes], now: float) -> None: ...
 
+    def report_again(self, now: float) -> None: ...
+
     def drop_node(self, node: Hashable) -> None: ...
 
 
@@ -60,13 +62,14 @@ class DenialSubscription:
         self._seq = take_seq()
         return SubscribeDenials(self._seq)
 
-    def accept(self, seq: int) -> bool:
-        """Activate the subscription; return whether `seq` is the number of the request to
-        subscribe."""
+    def accept(self, seq: int, now: float) -> bool:
+        """Activate the subscription at `now`, and report ended leases again; return whether `seq`
+        is the number of the request to subscribe."""
         if seq != self._seq or self._cache is None:
             return False
         self._seq = 0
         self.on_results = partial(self._cache.denials.add_results, self._member)
+        self._cache.leases.report_again(now)
         return True
 
     def reject(self) -> bool:

@@ -70,6 +70,23 @@ async def test_spent_lease_units_count_and_the_rest_is_returned(
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
+async def test_a_paused_owner_gets_reports_as_soon_as_an_idle_client_reaches_it_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT, joins=True) as w, w.client() as limiter, w.client() as other:
+        window, owner = owned(w.rules, "window", "b"), address_of("b")
+        await heat(limiter, window, times=50)
+        w.network.pause(owner)
+        w.network.reset(("client1", 1), owner)  # Before the client has reported its leases.
+        await trio.sleep(18)
+        w.network.resume(owner)
+        await trio.sleep(18)
+
+        # The client knows at 25.4 s that the owner is back. It repeats the report at 24.75 s and
+        # at 32.75 s, when the owner accepts it no more.
+        assert (await other.peek("api", window)).remaining == 10000 - 50
+
+
 async def test_a_report_to_a_crashed_owner_delays_no_return_of_another_lease(
     autojump_clock: MockClock,
 ) -> None:

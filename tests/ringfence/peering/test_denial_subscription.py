@@ -22,6 +22,9 @@ class Cache:
     def recall(self, node, keys, now):
         self.calls.append(("recall", node, keys, now))
 
+    def report_again(self, now):
+        self.calls.append(("report", now))
+
     def drop_node(self, node):
         self.calls.append(("drop", node))
 
@@ -30,7 +33,7 @@ def subscribed(cache):
     """Return a subscription whose request the member has accepted."""
     subscription = DenialSubscription("n1", cache)
     assert subscription.request(lambda: 7) == SubscribeDenials(7)
-    assert subscription.accept(7)
+    assert subscription.accept(7, 1.0)
     return subscription
 
 
@@ -38,25 +41,25 @@ def test_results_are_cached_once_the_member_has_accepted():
     cache = Cache()
     subscription = DenialSubscription("n1", cache)
     assert subscription.on_results is None
-    assert not subscription.accept(7)
+    assert not subscription.accept(7, 1.0)
     subscription.request(lambda: 7)
     assert subscription.on_results is None
-    assert not subscription.accept(6)
+    assert not subscription.accept(6, 1.0)
     assert subscription.on_results is None
 
-    assert subscription.accept(7)
+    assert subscription.accept(7, 1.0)
 
     subscription.on_results(BATCH, empty_results(1), 2.5)
-    assert cache.calls == [("add", "n1", [b"some key"], 2.5)]
-    assert not subscription.accept(7), "the number may be that of a later call"
-    assert not subscription.accept(1)
+    assert cache.calls == [("report", 1.0), ("add", "n1", [b"some key"], 2.5)]
+    assert not subscription.accept(7, 1.0), "the number may be that of a later call"
+    assert not subscription.accept(1, 1.0)
 
 
 def test_without_a_cache_there_is_no_subscription():
     subscription = DenialSubscription("n1", None)
 
     assert subscription.request(lambda: 7) is None
-    assert not subscription.accept(0)
+    assert not subscription.accept(0, 1.0)
     assert not subscription.reject()
     subscription.revoke_denials([b"some key"])
     subscription.recall_leases([b"some key"], 0.0)
@@ -80,7 +83,7 @@ def test_a_connection_that_broke_later_rejected_nothing():
     assert not subscription.reject()
     subscription.cancel()
     assert not subscription.reject()
-    assert not subscription.accept(1)
+    assert not subscription.accept(1, 1.0)
 
     assert subscription.request(lambda: 8) == SubscribeDenials(8)
 
@@ -94,6 +97,7 @@ def test_messages_of_the_member_and_the_end_of_the_connection_change_the_cache()
     subscription.cancel()
 
     assert cache.calls == [
+        ("report", 1.0),
         ("revoke", "n1", [b"one"]),
         ("recall", "n1", [b"two"], 1.5),
         *[("drop", "n1")] * 2,

@@ -216,6 +216,24 @@ def test_the_lease_of_an_owner_that_does_not_return_is_reported_for_30_s():
     assert w.leases.next_deadline() == float("inf")
 
 
+def test_a_report_is_sent_again_at_once_when_a_node_is_reachable_again():
+    w = World()
+    w.borrow(units=100)
+    w.leases.drop_node("owner")
+    due = [1.25, 1.75, 2.75, 4.75, 8.75]
+    for seconds in due:
+        w.now = seconds - 1e6
+        w.leases.tick(w.now)
+    w.now += 1.0
+    w.leases.report_again(w.now)
+
+    assert w.reported() == [((1,), (0,))] * (len(due) + 1)
+    assert w.leases.next_deadline() == w.now + 8.0
+    w.leases.on_answer(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
+    w.leases.report_again(w.now)
+    assert len(w.reported()) == len(due) + 1
+
+
 def test_a_lease_is_reported_for_30_s_also_after_an_older_lease_without_an_answer():
     w = World()
     w.borrow(units=100, number=1)
