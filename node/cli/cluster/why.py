@@ -20,7 +20,7 @@ from node.cli.common import (
     rule_place,
 )
 from ringfence.client.cluster.cluster import Cluster
-from ringfence.client.decision import Decision
+from ringfence.client.decision import Decision, decide
 from ringfence.client.limiter import Limiter
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
@@ -47,6 +47,11 @@ class _Answer(Struct, frozen=True):
         return self.decision.rule is not None and self.decision.rule.shadow
 
     @property
+    def is_quota(self) -> bool:
+        """Whether the matched rule is in quota mode."""
+        return self.decision.rule is not None and self.decision.rule.quota
+
+    @property
     def is_over(self) -> bool:
         """Whether the limit of the rule is used up; this includes shadow rules."""
         return not self.decision.allowed or self.decision.over_shadow
@@ -67,8 +72,8 @@ def why(
 ) -> Query[list[_Answer]]:
     """Print for each descriptor of a request its rule, the remaining units and the deciding member.
 
-    It spends no units. A request is denied when one of its descriptors is denied; the exit status
-    is 1 then.
+    It spends no units. A request is denied when one of its descriptors is denied; rules in quota
+    mode deny it only when all of them do. The exit status is 1 then.
     """
     descriptors = parse_descriptors("explain", entries, others)
     ask = partial(_ask, domain, descriptors)
@@ -76,14 +81,14 @@ def why(
 
 
 def _show(domain: str, json_: bool, answers: list[_Answer], output: Output) -> None:
-    is_denied = any(not each.decision.allowed for each in answers)
+    request = decide([status for each in answers for status in each.decision.statuses])
     if json_:
         rows = [_row(each) for each in answers]
-        output.json({"domain": domain, "allowed": not is_denied, "descriptors": rows})
+        output.json({"domain": domain, "allowed": request.allowed, "descriptors": rows})
     else:
         for line in [line for each in answers for line in _lines(each)]:
             output.line(printable(line))
-    if is_denied:
+    if not request.allowed:
         raise SystemExit(1)
 
 
@@ -115,11 +120,22 @@ def _lines(answer: _Answer) -> Iterator[str]:
             yield f"  {answer.hint}"
         return
     verdict = "denied" if answer.is_over else "allowed"
-    shadow = ", but only in shadow mode: the request passes" if answer.is_over else ", shadow mode"
-    yield f"{request}: {verdict}{shadow if answer.is_shadow else ''}"
+    yield f"{request}: {verdict}{_mode(answer)}"
     yield f"  rule: {rule_place(decision.rule)}"
     yield f"  {room_left(decision)}{_when(decision)}"
     yield f"  decided by: {answer.decided_by}"
+
+
+def _mode(answer: _Answer) -> str:
+    """Describe the mode of the rule, and what a denial in this mode means for the request."""
+    if answer.is_shadow:
+        return (
+            ", but only in shadow mode: the request passes" if answer.is_over else ", shadow mode"
+        )
+    if answer.is_quota:
+        only = ": only denials by all rules in quota mode deny the request"
+        return f", quota mode{only if answer.is_over else ''}"
+    return ""
 
 
 def _when(decision: Decision) -> str:
@@ -131,4 +147,5 @@ def _when(decision: Decision) -> str:
 
 def _row(answer: _Answer) -> dict[str, object]:
     row = {"descriptor": [list(entry) for entry in answer.descriptor.entries]}
-    return row | decision_row(answer.decision) | {"node": answer.node, "shadow": answer.is_shadow}
+    modes = {"shadow": answer.is_shadow, "quota": answer.is_quota}
+    return row | decision_row(answer.decision) | {"node": answer.node} | modes

@@ -17,6 +17,12 @@ descriptors:
   - key: watched
     shadow_mode: true
     rate_limit: {unit: year, requests_per_unit: 1, algorithm: fixed_window}
+  - key: small
+    quota_mode: true
+    rate_limit: {unit: year, requests_per_unit: 1, algorithm: fixed_window}
+  - key: large
+    quota_mode: true
+    rate_limit: {unit: year, requests_per_unit: 2, algorithm: fixed_window}
   - key: closed
     rate_limit: {unit: year, requests_per_unit: 0}
   - key: free

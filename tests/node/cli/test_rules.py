@@ -23,7 +23,7 @@ def test_rules_are_shown_as_a_tree_with_the_details_of_each_rule(run: Run, tmp_p
     for words in ("identity ", "bytes per key", "shadow"):
         assert words in result.out
     assert "usually at most 5 in any one period, in the worst case 10. A period can" in result.out
-    assert result.out.endswith("5 rules are good\n")
+    assert result.out.endswith("7 rules are good\n")
 
 
 def test_a_dash_stands_for_rules_on_standard_input(run: Run, tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_json_output_has_the_same_rules_and_warnings(run: Run, tmp_path: Path) -
 
     row = run("rules", "check", path, "--json").row
 
-    assert row["count"] == 5
+    assert row["count"] == 7
     assert [rule["label"] for rule in row["rules"]] == [
-        *("api", "client", "path", "watched", "closed", "free", "odd")
+        *("api", "client", "path", "watched", "small", "large", "closed", "free", "odd")
     ]
     assert len(row["rules"][1]["identity"]) == 16
     assert (row["rules"][1]["usual"], row["rules"][1]["worst"]) == (5, 10)
     assert row["warnings"] == row["rules"][-1]["warnings"]
-    assert "rules.yaml:17" in row["warnings"][0]
+    assert "rules.yaml:23" in row["warnings"][0]
 
 
 def test_a_warning_is_printed_below_its_rule(run: Run, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_request_that_matches_no_rule_is_allowed_and_reported(
     assert (result.status, result.out) == (
         0,
         "allowed: no rule applies to this request; rules of 'api' have the keys client, "
-        "client > path, watched, closed, free\n",
+        "client > path, watched, small, large, closed, free\n",
     )
 
 
@@ -304,6 +304,26 @@ def test_why_spends_nothing_and_explains_shadow_rules_and_limits_of_zero(
     assert "; the limit admits nothing" in closed.out
     denied = run("check", "api", "closed=x", *to)
     assert (denied.status, denied.out) == (1, "denied: the limit 0/year admits nothing\n")
+
+
+def test_why_denies_a_request_of_quota_rules_only_when_the_check_denies_it(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    request = ("api", f"small={name}", "-d", f"large={name}", "--cluster", cluster.url)
+    run("check", "api", f"small={name}", "--cluster", cluster.url)
+
+    allowed, row = run("why", *request), run("why", *request, "--json").row
+    check = run("check", *request)
+    run("check", *request)
+    denied, denied_check = run("why", *request), run("check", *request)
+
+    assert (allowed.status, row["allowed"], check.status) == (0, True, 0)
+    assert (denied.status, denied_check.status) == (1, 1)
+    assert [each["allowed"] for each in row["descriptors"]] == [False, True]
+    assert [each["quota"] for each in row["descriptors"]] == [True, True]
+    reason = "denied, quota mode: only denials by all rules in quota mode deny the request"
+    assert allowed.out.startswith(f"small={name}: {reason}\n")
+    assert f"large={name}: allowed, quota mode\n" in allowed.out
 
 
 def test_an_unknown_domain_is_rejected_with_the_known_domains(
