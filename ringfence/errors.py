@@ -4,6 +4,7 @@ A check that is over its limit is a `Decision`, never an error. This module impo
 package, so that every other module may import it. Details are attributes of the error.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 __all__ = [
@@ -16,6 +17,11 @@ __all__ = [
     "RingfenceError",
     "UntrustedPeer",
 ]
+
+_TOKEN_OF_ADDRESS = re.compile(
+    "(?<=ringfence://)(?!TOKEN@)[^\\s'\"/@]*(?:(?=@)|[0-9a-f]{8,})", re.IGNORECASE
+)
+"""Pattern of the token in a cluster address, also in the beginning of a long one."""
 
 
 class RingfenceError(Exception):
@@ -35,7 +41,16 @@ class RingfenceError(Exception):
 
 class ConfigError(RingfenceError):
     """Error for an invalid setting, rule, key, address or argument; the message says how to correct
-    it."""
+    it.
+
+    The message masks tokens, because any rejected value may be a cluster address.
+    """
+
+    def __init__(self, *args: object) -> None:
+        masked = [
+            _TOKEN_OF_ADDRESS.sub("...", each) if isinstance(each, str) else each for each in args
+        ]
+        super().__init__(*masked)
 
 
 class InvalidLimit(ConfigError, ValueError):

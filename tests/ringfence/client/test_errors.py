@@ -10,6 +10,7 @@ import pytest
 import ringfence.blocking
 from ringfence import errors
 from ringfence.client.decision import SlotUnavailable, Source, Status, decide
+from ringfence.integrations import fastapi, flask
 from ringfence.integrations.decorator import OverLimit
 from ringfence.integrations.httpx import TurnTooLate
 from ringfence.rules import RuleSet
@@ -101,3 +102,28 @@ def test_a_missing_slot_that_is_created_again_has_the_message_with_the_rule():
 
     assert "api > job" in str(error)
     assert str(other) == str(error)
+
+
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        flask.RateLimits,
+        lambda address: fastapi.RateLimits(address, limit=address),
+        lambda address: fastapi.RateLimits(address, limit="5/s").install(address),
+        lambda address: fastapi.RateLimits(address, limit="5/s", block=[address]),
+        lambda address: fastapi.RateLimits(address, limit=address + "&" * 200),
+    ],
+)
+def test_the_error_for_an_address_in_the_wrong_place_does_not_show_its_token(rejected):
+    secret = "00112233445566778899aabbccddeeff"
+
+    with pytest.raises(errors.ConfigError, match=r"ringfence://\.\.\.") as caught:
+        rejected(f"ringfence://app.{secret}@127.0.0.1:7101?ca=ca.pem")
+
+    assert secret[:8] not in repr(caught.value)
+
+
+def test_the_form_of_an_address_in_a_message_is_not_masked():
+    form = "write ringfence://TOKEN@HOST:PORT, or ringfence://10.0.0.1:7101?ca=keys/ca.pem"
+
+    assert str(errors.ConfigError(form)) == form
