@@ -21,6 +21,7 @@ __all__ = [
     "Numbers",
     "SlotUnavailable",
     "Status",
+    "after_delay",
     "decide",
     "from_numbers",
     "is_denied",
@@ -180,7 +181,7 @@ class Decision:
 
     @property
     def delay(self) -> float:
-        """Time until a request in queue mode may run; `acquire` waits for this time."""
+        """Time until a request in queue mode may run; 0 after `acquire`, which waits for it."""
         return self._fields.delay
 
     @property
@@ -359,11 +360,29 @@ def decide(statuses: Sequence[Status], slots: Batch | None = None) -> Decision:
     return Decision(None, _NO_ROW, _combine(statuses, slots))
 
 
+def after_delay(decision: Decision) -> Decision:
+    """Create the decision that `acquire` returns when it has waited for the delay."""
+    statuses = tuple([replace(each, delay=0.0) for each in decision.statuses])
+    data = replace(decision._fields, delay=0.0, statuses=statuses)
+    return Decision(decision._rule, decision._row, data)
+
+
 def too_late(decision: Decision) -> Decision:
     """Create the denial of a request whose delay exceeds `max_wait`; `retry_after` is that
     delay."""
+    statuses = tuple(
+        [
+            replace(each, allowed=False, retry_after=each.delay, delay=0.0) if each.delay else each
+            for each in decision.statuses
+        ]
+    )
     data = replace(
-        decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, slots=None
+        decision._fields,
+        allowed=False,
+        retry_after=decision.delay,
+        delay=0.0,
+        statuses=statuses,
+        slots=None,
     )
     return Decision(None, _NO_ROW, data)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ringfence import runtime
-from ringfence.client.decision import Decision, Status, too_late
+from ringfence.client.decision import Decision, Status, after_delay, too_late
 from ringfence.client.requests.request_rows import has_slots
 from ringfence.client.slots.slot_waits import SlotWait
 from ringfence.errors import RingfenceError
@@ -59,7 +59,7 @@ class AcquireLoop:
                     await undo(decision)
                     return too_late(decision)
                 await self._wait_for_turn(undo, decision)
-                return decision
+                return after_delay(decision)
             if decision.retry_after is None:
                 return decision
             if slot is not None and _is_out_of_slots(decision):

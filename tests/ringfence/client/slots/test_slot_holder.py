@@ -38,6 +38,21 @@ async def test_acquire_waits_for_its_turn_in_a_queue(autojump_clock):
     assert turns == [0.0, 1.0, 2.0]
 
 
+async def test_acquire_returns_no_delay_after_its_wait_and_its_decision_can_be_refunded(
+    autojump_clock,
+):
+    async with limiter_of(described("user", **queue(1, 3)), clock=TrioClock()) as limiter:
+        await limiter.check("d", {"user": "a"})
+        started = trio.current_time()
+
+        decision = await limiter.acquire("d", {"user": "a"}, max_wait=10)
+
+        assert trio.current_time() - started == pytest.approx(1.0)
+        assert decision.allowed
+        assert [decision.delay, decision.statuses[0].delay] == [0.0, 0.0]
+        assert (await limiter.refund("d", {"user": "a"}, decision=decision)).refunded == 1
+
+
 async def test_a_waiter_that_gives_up_leaves_its_turn_to_others(autojump_clock):
     async with limiter_of(described("user", **queue(1, 3)), clock=TrioClock()) as limiter:
         for _ in range(2):
@@ -48,6 +63,12 @@ async def test_a_waiter_that_gives_up_leaves_its_turn_to_others(autojump_clock):
         assert not denied
         assert denied.retry_after == pytest.approx(2.0)
         assert denied.delay == 0.0
+        [status] = denied.statuses
+        assert (status.allowed, status.retry_after, status.delay) == (
+            False,
+            denied.retry_after,
+            0.0,
+        )
         assert await left(limiter, user="a") == 1
 
 

@@ -236,6 +236,20 @@ async def test_acquire_does_not_wait_if_its_maximum_is_too_short(
     assert waited == 0, "a wait that is too short is answered immediately"
 
 
+async def test_acquire_denies_a_turn_in_a_queue_that_comes_after_the_maximum(
+    autojump_clock,
+) -> None:
+    queue = {"limit": "1/s queue burst 3", "key": ["x"]}
+    async with api() as gateway:
+        await post(gateway, "/v1/check", queue)
+        denied = json_of(await post(gateway, "/v1/acquire", {**queue, "max_wait": 0.5}))
+        allowed = json_of(await post(gateway, "/v1/acquire", {**queue, "max_wait": 2}))
+
+    assert (denied["allowed"], denied["delay"]) == (False, 0.0)
+    assert 0.5 < denied["retry_after"] <= 1.0
+    assert (allowed["allowed"], allowed["delay"]) == (True, 0.0)
+
+
 async def test_waiting_requests_are_bounded_by_caller_and_in_total(autojump_clock) -> None:
     body = {**X, "max_wait": 40}
     async with (
