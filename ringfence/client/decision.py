@@ -427,8 +427,8 @@ def _describe(data: Status | Decision) -> str:
     if data.refunded is not None:
         parts.append(f"refunded {data.refunded}")
     if data.limit is not None:
-        limit, left = data.limit, data.remaining
-        parts.append(f"limit {limit}" if left is None else f"{left} of {limit} left")
+        left = data.remaining
+        parts.append(f"limit {data.limit}" if left is None else f"{left} of {_size_of(data)} left")
     if not data.allowed:
         wait = "permanently" if data.retry_after is None else f"retry after {data.retry_after:g} s"
         parts.append(wait)
@@ -439,6 +439,12 @@ def _describe(data: Status | Decision) -> str:
     if data.rule is not None:
         parts.append(_name_of(data.rule))
     return ", ".join(parts)
+
+
+def _size_of(data: Status | Decision) -> int | None:
+    """Return the remaining units of an unused counter; the limit alone for a part of a limit."""
+    limit = None if data.rule is None else data.rule.limit
+    return limit.ceiling if limit is not None and limit.amount == data.limit else data.limit
 
 
 def _name_of(rule: Rule) -> str:

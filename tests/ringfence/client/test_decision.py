@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
-from ringfence.limiter import Code, Limit, Outcomes
+from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Rule, adhoc_rule
 from ringfence.wire import BY_POLICY, Results, Source
 
@@ -247,5 +247,9 @@ def test_a_decision_is_one_line_for_people():
     )
     assert "rule checkout" in repr(reported(Code.NEVER, of=rule(name="checkout")))
     assert repr(reported(Code.ALLOWED, of=adhoc_rule(Limit(5, 60)))).endswith("limit 5/minute)")
+    bucket = adhoc_rule(Limit(10, 60, algorithm=Algorithm.TOKEN_BUCKET, burst=20))
+    assert "19 of 20 left" in repr(reported(Code.ALLOWED, remaining=19, of=bucket))
+    soft = adhoc_rule(Limit(10, 60, soft=0.5))
+    assert "14 of 15 left" in repr(reported(Code.ALLOWED, remaining=14, of=soft))
     assert "over_soft" in repr(reported(Code.OVER_SOFT, delay=SECOND))
     assert "delay 1 s" in repr(reported(Code.OVER_SOFT, delay=SECOND))
