@@ -42,6 +42,9 @@ _PORT_ALONE = re.compile("[0-9]{1,5}")
 """Pattern of a port without a host. A number is never a host, although IPv4 permits that form."""
 _IPV6_AND_PORT = re.compile("(.*::.*):([1-9][0-9]{3})")
 """Pattern of a shortened IPv6 address that may end in a port."""
+_HEXADECIMAL = re.compile("[0-9A-Fa-f]+")
+_REMEDY = "use the line in a .token file that `ringfence keys new` wrote"
+"""Correction of an invalid token."""
 _LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
@@ -121,17 +124,18 @@ def _parsed(text: str) -> ClusterUrl:
 
 def parse_token(text: str) -> Token:
     """Parse a token as `ringfence keys new` writes it."""
-    name, dot, secret = text.rpartition(".")
-    try:
-        raw = bytes.fromhex(secret)
-    except ValueError:
-        raw = b""
-    if not (dot and 1 <= len(name) <= MAX_TEXT and 16 <= len(raw) <= MAX_CREDENTIAL):
+    name, _, secret = text.rpartition(".")
+    if not (1 <= len(name) <= MAX_TEXT and _HEXADECIMAL.fullmatch(secret)):
         raise ConfigError(
-            "token in the cluster address must read NAME.HEXADECIMAL, got other text; use the line "
-            "in a .token file that `ringfence keys new` wrote"
+            f"token in the cluster address must read NAME.HEXADECIMAL, got other text; {_REMEDY}"
         )
-    return Token(name, raw)
+    digits = len(secret)
+    if digits % 2 or not 32 <= digits <= 2 * MAX_CREDENTIAL:
+        raise ConfigError(
+            "token in the cluster address must have an even number of digits after the dot, from "
+            f"32 to {2 * MAX_CREDENTIAL}, got {digits}; {_REMEDY}"
+        )
+    return Token(name, bytes.fromhex(secret))
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:

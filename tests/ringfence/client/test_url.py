@@ -130,6 +130,14 @@ def test_a_malformed_token_is_an_error_with_a_remedy(token):
     assert "ringfence keys new" in message_of(f"ringfence://{token}@a:1")
 
 
+@pytest.mark.parametrize("digits", [4, 31, 33, 130])
+def test_a_token_with_a_wrong_number_of_digits_is_an_error_with_the_number(digits):
+    message = message_of(f"ringfence://web.{('0f' * digits)[:digits]}@a:1")
+
+    assert f"from 32 to 128, got {digits}; use the line in a .token file" in message
+    assert "0f0f" not in message
+
+
 def test_a_token_may_stand_in_a_file(tmp_path):
     file = tmp_path / "app.token"
     file.write_text(f"{TOKEN}\n", "ascii")
