@@ -96,6 +96,8 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(status)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            _suggest_no_hidden_options(error)
         error.show()
         _exit_with_error(error.exit_code, error.format_message())
     except (click.Abort, KeyboardInterrupt):
@@ -118,6 +120,13 @@ def main() -> None:
         if not causes:
             raise
         _fail(causes[0])
+
+
+def _suggest_no_hidden_options(error: click.NoSuchOption) -> None:
+    if error.possibilities and error.ctx is not None:
+        options = [each for each in error.ctx.command.params if isinstance(each, click.Option)]
+        hidden = {name for option in options if option.hidden for name in option.opts}
+        error.possibilities[:] = [each for each in error.possibilities if each not in hidden]
 
 
 def _seen_enough() -> NoReturn:

@@ -46,6 +46,13 @@ def test_problems_of_keys_and_of_rules_are_reported_together(run: Run, tmp_path:
     assert "ringfence keys new" in ran.err
 
 
+def test_the_suggestions_for_an_unknown_option_name_no_hidden_options(run: Run) -> None:
+    similar, alone = run("node", "--listn", "a:1").err, run("node", "--siblin", "a:1").err
+
+    assert "--listen" in similar
+    assert "--sibling" not in similar + alone
+
+
 @pytest.mark.parametrize("option", ["--name", "--rules", "--keys"])
 def test_an_empty_value_of_an_option_is_rejected(run: Run, option: str) -> None:
     ran = run("node", "--check", option, "")
