@@ -63,6 +63,19 @@ class RefundLedger:
         add_batch(self._charges, batch, results, now, self._span_of_row)
         self._drop_oldest()
 
+    def renewed(self, batch: Batch, results: Results) -> None:
+        """Keep the charges of renewed slots as long as those of new slots, so that their release is
+        not refused."""
+        now = self._clock()
+        for row, key in enumerate(batch.keys):
+            name = (key, results.outcomes.slot_ids[row])
+            span = self._span_of_row(batch, row, now)
+            charges = self._charges.get(name)
+            if charges is not None and span is not None and charges.span != span:
+                charges.turn(span)
+                charges.current, charges.before = charges.before, 0
+                self._charges[name] = self._charges.pop(name)
+
     def spent(self, key: bytes, units: int) -> None:
         """Add units that the client has spent from a lease."""
         now = self._clock()

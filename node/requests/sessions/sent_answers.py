@@ -79,6 +79,8 @@ class Sender(Generic[SessionT]):
         that."""
         if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
             self.ledger.charged(batch, results, now)
+        elif self.ledger is not None and batch.op is Op.RENEW:
+            self.ledger.renewed(batch, results)
 
     def forget(self) -> None:
         """Forget all stored requests and answers of this sender."""

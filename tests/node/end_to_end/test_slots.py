@@ -1,14 +1,27 @@
 """Waits for slots of concurrency limits over three nodes: in order, bounded and always answered."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 
 import ringfence
 from hashring import shard_of
+from node.config.access import Access
 from ringfence.errors import ConfigError
 from ringfence.peering.slot_queue import MAX_PER_CONNECTION
-from ringfence.wire import Source
-from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
+from ringfence.settings.token_file import Scope, TokenEntry
+from ringfence.wire import Source, token_digest
+from tests.node.cluster import (
+    NAMES,
+    World,
+    address_of,
+    counter,
+    empty_world,
+    owned,
+    ring_of,
+    world,
+)
 
 RULES = """
 domain: api
@@ -19,6 +32,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1, algorithm: concurrency}
   - key: brief
     rate_limit: {unit: second, requests_per_unit: 1, algorithm: concurrency}
+  - key: tokens
+    rate_limit: {unit: minute, requests_per_unit: 9, algorithm: fixed_window}
 """
 
 
@@ -280,3 +295,24 @@ async def test_a_limiter_that_closes_ends_its_waits_and_keeps_no_slot(autojump_c
         free = await other.check_limit(limit, "k")
         assert free.allowed
         assert free.source is Source.OWNER
+
+
+@asynccontextmanager
+async def world_of_token(*scopes):
+    """Run three nodes; the token of their clients has these scopes."""
+    async with empty_world(rules=RULES) as w:
+        token = TokenEntry(token_digest(b""), frozenset(scopes))
+        w.access = Access((b"k" * 32,), "ringfence", {"app": token})
+        await w.found(NAMES)
+        await w.settle()
+        yield w
+
+
+async def test_a_slot_that_is_held_for_long_is_released(autojump_clock):
+    async with world_of_token(Scope.CHECK) as w, w.client("a") as limiter:
+        w.nursery.start_soon(run_time, w)
+        job = owned(w.rules, "brief", "b")
+        async with limiter.hold("api", job):
+            await trio.sleep(5)
+
+        assert (await limiter.peek("api", job)).remaining == 1
