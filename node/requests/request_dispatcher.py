@@ -16,6 +16,7 @@ from node.requests.sessions.caller import Caller, internal_refusal
 from node.requests.sessions.request_scheduler import DIRECT_COST, RequestScheduler
 from node.requests.sessions.sent_answers import Sender
 from node.requests.slot_waiters import ForwardedWaiters
+from ringfence.limiter import Code
 from ringfence.wire import (
     Answer,
     Batch,
@@ -233,7 +234,16 @@ class RequestDispatcher:
 
     def answer(self, request: Request, results: Results, rows: list[int] | None = None) -> Answer:
         """Create the answer message for some checks of a request, by index; None means all
-        checks."""
+        checks.
+
+        A refund of nothing gets the code `UNCHARGED`: the session has reduced its cost to 0,
+        because the client has no charge here.
+        """
+        if request.batch.op is Op.REFUND:
+            costs, codes = request.batch.costs, results.outcomes.codes
+            for place, row in enumerate(range(len(costs)) if rows is None else rows):
+                if not costs[row] and codes[place] != Code.UNKNOWN_RULE:
+                    codes[place] = Code.UNCHARGED
         return Answer(
             request.seq,
             self._cluster.view.hash,

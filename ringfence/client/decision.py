@@ -72,6 +72,9 @@ class Status(Struct, frozen=True):
     """Whether the owner does not know the rule. The request was allowed and not counted."""
     refunded: int | None = None
     """Units that a refund gave back to this counter; None for other calls."""
+    is_refused: bool = False
+    """Whether a node refused the refund, because it knows no charge of this token and the token
+    lacks the scope `refund`."""
 
     def __repr__(self) -> str:
         return f"Status({_describe(self)})"

@@ -22,7 +22,8 @@ class Code(IntEnum):
     NEVER = 3
     """Not charged; this cost never passes, whatever the wait."""
     UNCHARGED = 4
-    """Would have passed, but another check of its all-or-nothing group was denied."""
+    """Would have passed, but another check of its all-or-nothing group was denied. Of a refund: its
+    sender has no charge that it may refund."""
     UNKNOWN_RULE = 5
     """The owner does not have the rule; one side has older rules."""
     OVERDRAWN = 6

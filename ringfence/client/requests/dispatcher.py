@@ -21,6 +21,7 @@ from ringfence.client.decision import (
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.client.requests.check_ops import decisions_of
 from ringfence.client.requests.descriptors import Descriptors, described
+from ringfence.client.requests.refusal_log import RefusalLog
 from ringfence.client.requests.request_rows import RequestRows, charged, has_slots, spent_matches
 from ringfence.client.requests.targets import DescriptorTarget, Target
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
@@ -58,6 +59,8 @@ class Dispatcher:
         self._local_cache = local_cache
         self._unmatched = unmatched
         self._checkpoints = checkpoints
+        self.refusal_log = RefusalLog(decider.time)
+        """Log of refused refunds and releases."""
         self._raise_on_outage = raise_on_outage
 
     async def ask(
@@ -173,7 +176,12 @@ class Dispatcher:
             self._decider.refund(batch, range(len(batch)), results, asked_at)
         at_nodes = _Charged(target, decision, is_local=False)
         age_ns = max(0, round(age * 1e9))
-        return (await self.ask(Op.REFUND, [at_nodes], [units], timeout, age_ns=age_ns))[0]
+        answer = (await self.ask(Op.REFUND, [at_nodes], [units], timeout, age_ns=age_ns))[0]
+        pairs = zip(answer.statuses, decision.statuses, strict=False)
+        # Later, the counter no longer contains the units.
+        lost = [new.rule for new, old in pairs if new.is_refused and age < old.reset_after]
+        self.refusal_log.warn("units", lost)
+        return answer
 
     async def _ask_owners(
         self,

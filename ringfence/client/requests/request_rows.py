@@ -14,7 +14,7 @@ from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
 from ringfence.rules import Match, Rule
 from ringfence.wire import BY_POLICY, MAX_KEYS, Batch, Op, Results
 
-__all__ = ["RequestRows", "charged", "has_slots", "spent_matches"]
+__all__ = ["RequestRows", "charged", "has_slots", "refused_rows", "spent_matches"]
 
 
 class RequestRows:
@@ -66,6 +66,7 @@ class RequestRows:
         decisions = []
         is_refund = self.batch.op is Op.REFUND
         has_slots_taken = not is_refund and any(results.outcomes.slot_ids)
+        refused = refused_rows(self.batch, results) if is_refund else []
         start = 0
         for request, count in zip(self._requests, self._row_counts, strict=True):
             statuses: list[Status] = []
@@ -79,7 +80,8 @@ class RequestRows:
                     status = status_of(match.rule, results, row)
                     if is_refund:
                         units = results.outcomes.slot_ids[row]
-                        status = replace(status, refunded=units)
+                        is_refused = row in refused
+                        status = replace(status, refunded=units, is_refused=is_refused)
                     statuses.append(status)
                     row += 1
             release = self._release(range(start, row), results) if has_slots_taken else None
@@ -199,3 +201,9 @@ def charged(results: Results, rows: Sequence[int]) -> list[int]:
     """Return those of the given rows whose results show that their cost was charged."""
     codes = results.outcomes.codes
     return [row for row in rows if codes[row] <= Code.OVER_SOFT]
+
+
+def refused_rows(batch: Batch, results: Results) -> list[int]:
+    """Return the rows of a refund that a node refused."""
+    codes = results.outcomes.codes
+    return [row for row, cost in enumerate(batch.costs) if cost and codes[row] == Code.UNCHARGED]

@@ -10,10 +10,11 @@ from ringfence.client.decider import Decider, is_never_denying
 from ringfence.client.decision import Decision, SlotUnavailable
 from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.client.requests.dispatcher import Dispatcher
-from ringfence.client.requests.request_rows import has_slots
+from ringfence.client.requests.request_rows import has_slots, refused_rows
 from ringfence.client.requests.targets import AdhocTarget, Target
 from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
 from ringfence.errors import ConfigError, RingfenceError
+from ringfence.rules.keys import decode_key
 from ringfence.wire import BY_POLICY, Batch, Op, Results
 
 __all__ = ["SlotHolder"]
@@ -112,7 +113,11 @@ class SlotHolder:
         """Release slots; return their units, or None when no node decided in time."""
         if slots is None:
             return 0
-        results = await self._decide(self._decider.stop_renewing(slots), timeout)
+        slots = self._decider.stop_renewing(slots)
+        results = await self._decide(slots, timeout)
+        ids = [decode_key(slots.keys[row])[0] for row in refused_rows(slots, results)]
+        rules = self._decider.rules
+        self._dispatcher.refusal_log.warn("slots", [rules.by_id(id_) for id_ in ids])
         return sum(results.outcomes.slot_ids) if _is_counted(results) else None
 
     async def renew(self, slots: Batch | None, timeout: float | None) -> float | None:  # noqa: ASYNC109

@@ -308,6 +308,39 @@ async def world_of_token(*scopes):
         yield w
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("scopes", [(Scope.CHECK,), (Scope.CHECK, Scope.REFUND)])
+async def test_the_log_names_refunds_that_a_node_refuses_after_a_restart(
+    autojump_clock, caplog, scopes, restarts
+):
+    async with world_of_token(*scopes) as w, w.client("a") as limiter:
+        job, tokens = owned(w.rules, "job", "b"), owned(w.rules, "tokens", "b")
+        async with limiter.hold("api", job), limiter.reserve("api", tokens, cost=4) as reserved:
+            reserved.cost = 1
+            if restarts:
+                await w.stop("b")
+                await w.start("b")
+                await w.settle()
+
+        warnings = [r.getMessage() for r in caplog.records if "refund refused" in r.message]
+        is_lost = restarts and len(scopes) == 1
+        assert (await limiter.peek("api", job)).remaining == (1 if is_lost else 2)
+        assert (await limiter.peek("api", tokens)).remaining == (5 if is_lost else 8)
+        assert len(warnings) == is_lost, "at most one in five minutes"
+        for warning in warnings:
+            assert "units of rule api > tokens" in warning
+            assert "add-token keys NAME:check,refund" in warning
+
+
+async def test_the_log_names_slots_that_a_node_does_not_release(autojump_clock, caplog):
+    async with world_of_token(Scope.CHECK) as w, w.client("a") as limiter:
+        async with limiter.hold("api", owned(w.rules, "job", "b")):
+            await w.stop("b")
+            await trio.sleep(0.5)
+
+        assert "slots of rule api > job stay in use" in caplog.text
+
+
 async def test_a_slot_that_is_held_for_long_is_released(autojump_clock):
     async with world_of_token(Scope.CHECK) as w, w.client("a") as limiter:
         w.nursery.start_soon(run_time, w)
