@@ -128,7 +128,9 @@ class Api:
             response = problem.response()
         except AccessDenied as error:
             logger.error("the cluster refuses the gateway's own token: %s", error)
-            response = self._unavailable(f"the cluster refuses the gateway's token: {error}")
+            self.counters["refused_forbidden"] += 1
+            detail = f"the cluster refuses the gateway's token: {error}"
+            response = HttpProblem(403, detail).response()
         except PeerUnavailable as error:
             response = self._unavailable(str(error))
         except (ConfigError, ValueError) as error:

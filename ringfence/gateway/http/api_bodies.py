@@ -278,7 +278,9 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = _describe_bound(str(error), raw) or _reword_error(str(error), kinds)
-        raise HttpProblem(400, f"the body cannot be read: {why}", cause="bad_body") from error
+        is_read = isinstance(error, msgspec.ValidationError)
+        what = "invalid body" if is_read else "the body cannot be read"
+        raise HttpProblem(400, f"{what}: {why}", cause="bad_body") from error
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
@@ -404,9 +406,13 @@ def _reword_error(why: str, kinds: tuple[type[_Body], ...]) -> str:
     unknown = _UNKNOWN_FIELD.match(what)
     fields = dict.fromkeys([name for kind in kinds for name in kind.__struct_fields__])
     name = "" if unknown is None else unknown["name"]
-    is_mixed = name in fields
-    remedy = "ask either with domain and descriptors, or with limit and key"
-    return f"{why}; {remedy if is_mixed else suggest(name, fields)}" if unknown else why
+    reworded = (
+        f"{name} must not be combined with the other fields; ask either with domain and "
+        "descriptors, or with limit and key"
+    )
+    if name not in fields:
+        reworded = f"{why}; {suggest(name, fields)}" if unknown else why
+    return reworded
 
 
 def _whole(raw: Any) -> Any:

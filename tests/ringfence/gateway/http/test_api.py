@@ -1,12 +1,14 @@
 """HTTP API of the gateway, as programs in other languages use it."""
 
 import json
+from unittest.mock import patch
 
 import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
+from ringfence.errors import AccessDenied
 from ringfence.gateway.http.http_types import Response
 from ringfence.gateway.process.worker import make_api
 from tests.node.cluster import world
@@ -303,13 +305,13 @@ async def test_msgpack_requests_get_msgpack_or_json_on_request() -> None:
         (rb'{"domain": "\ud800"}', r"or an escape such as \ud800 without its second half"),
         (
             {**X, "limit": "5/minute"},
-            "unknown field `domain`; ask either with domain and descriptors, or with limit",
+            "invalid body: domain must not be combined with the other fields; ask either with",
         ),
-        (b'{"domain"', "truncated"),
+        (b'{"domain"', "the body cannot be read: it must be a whole object"),
         (b"\xff\xfe", "malformed"),
         (b"[" * 20_000, "recursion"),
         ({"domain": "api"}, "descriptors"),
-        ({**X, "cost": -1}, "cost must be a whole number >= 0, got -1"),
+        ({**X, "cost": -1}, "invalid body: cost must be a whole number >= 0, got -1"),
         ({**X, "cost": 2**53}, "cost must be a whole number <= 9007199254740991, got 9007"),
         ({"checks": [X, {**X, "cost": -1}]}, "checks[1].cost must be a whole number >= 0, got -1"),
         ({**X, "cost": True}, "cost"),
@@ -383,6 +385,17 @@ async def test_other_client_errors_have_standard_http_statuses() -> None:
     ]
     assert header(wrong_method, "Allow") == "POST"
     assert gateway.counters["refused_too_large"] == 1
+
+
+async def test_a_call_that_the_cluster_refuses_to_the_gateways_token_has_status_403() -> None:
+    async with api() as gateway:
+        refusal = AccessDenied("the token lacks the scope reset")
+        with patch.object(gateway._limiter, "reset", side_effect=refusal):
+            answer = await post(gateway, "/v1/reset", X)
+
+    assert answer.status == 403
+    assert header(answer, "Retry-After") is None
+    assert json_of(answer)["detail"] == f"the cluster refuses the gateway's token: {refusal}"
 
 
 async def test_health_counters_and_head_requests_are_answered() -> None:
