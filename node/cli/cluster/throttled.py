@@ -47,6 +47,8 @@ _LONGEST_ANSWER = 4 << 20
 _AT_ONCE = 16
 _PLAIN_HTTP = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 """Errors of TLS when the other side sends plain HTTP; the name depends on the OpenSSL version."""
+_WRONG_NAME = (62, 64)
+"""Codes of OpenSSL for a certificate without the host name, and without the IP address."""
 
 _ADVICE_BY_STATUS = {
     401: "; give --token-file NAME.token",
@@ -344,6 +346,11 @@ def _plain(reason: object) -> object:
 def _remedy(reason: object) -> str:
     """Suggest what to change when no node answered, by the reason of the failure."""
     if isinstance(reason, ssl.SSLCertVerificationError):
+        if reason.verify_code in _WRONG_NAME:
+            return (
+                "use a name of the certificate in the URL, or add this one: ringfence keys "
+                "add-node keys NAME --replace with all --name and --address options"
+            )
         return "give the cluster's ca.pem with --ca"
     if isinstance(reason, ssl.SSLError) and reason.reason in _PLAIN_HTTP:
         return "the port answers without TLS: write http:// instead of https://"

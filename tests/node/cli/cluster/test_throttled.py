@@ -237,8 +237,15 @@ def test_https_at_a_port_without_tls_is_reported_with_the_right_scheme(serve: Se
     assert message.endswith("; the port answers without TLS: write http:// instead of https://")
 
 
-def test_a_certificate_of_an_unknown_authority_is_reported_with_the_option_for_it(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("has_ca", "error", "remedy"),
+    [
+        (False, "CERTIFICATE_VERIFY_FAILED", "give the cluster's ca.pem with --ca"),
+        (True, "IP address mismatch", "NAME --replace with all --name and --address options"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_is_reported_with_the_remedy(
+    tmp_path: Path, has_ca: bool, error: str, remedy: str
 ) -> None:
     write_keys(tmp_path / "keys", [], [], ["app:check"], 30, ["a"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -252,11 +259,12 @@ def test_a_certificate_of_an_unknown_authority_is_reported_with_the_option_for_i
 
         thread = Thread(target=answer)
         thread.start()
-        message = error_of(f"https://127.0.0.1:{server.getsockname()[1]}")
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        message = error_of(url, *(["--ca", str(tmp_path / "keys" / "ca.pem")] if has_ca else []))
         thread.join()
 
-    assert "CERTIFICATE_VERIFY_FAILED" in message
-    assert message.endswith("; give the cluster's ca.pem with --ca")
+    assert error in message
+    assert message.endswith(remedy)
 
 
 def test_a_reply_that_is_not_http_is_refused() -> None:
