@@ -128,9 +128,8 @@ class Api:
             response = problem.response()
         except AccessDenied as error:
             logger.error("the cluster refuses the gateway's own token: %s", error)
-            self.counters["refused_forbidden"] += 1
-            detail = f"the cluster refuses the gateway's token: {error}"
-            response = HttpProblem(403, detail).response()
+            # Not 403: nginx would deny all requests, although only the gateway's token is wrong.
+            response = self._unavailable(f"the cluster refuses the gateway's token: {error}")
         except PeerUnavailable as error:
             response = self._unavailable(str(error))
         except (ConfigError, ValueError) as error:

@@ -78,7 +78,7 @@ _MISTAKES = {
 }
 _DENIALS = {
     "401": "The token is missing or unknown.",
-    "403": "The token or that of the gateway lacks the scope, or a slot token is invalid.",
+    "403": "The token lacks the scope, or a slot token is invalid.",
 }
 
 
