@@ -19,9 +19,10 @@ __all__ = [
 ]
 
 _TOKEN_OF_ADDRESS = re.compile(
-    "(?<=ringfence://)(?!TOKEN@)[^\\s'\"/@]*(?:(?=@)|[0-9a-f]{8,})", re.IGNORECASE
+    "(ringfence://?)(?!TOKEN@)[^\\s'\"/@]*(?:(?=@)|[.][0-9a-f]{8,})", re.IGNORECASE
 )
-"""Pattern of the token in a cluster address, also in the beginning of a long one."""
+"""Pattern of the token in a cluster address, also in the beginning of a long one, and in an address
+that was taken for a path."""
 
 
 class RingfenceError(Exception):
@@ -47,10 +48,16 @@ class ConfigError(RingfenceError):
     """
 
     def __init__(self, *args: object) -> None:
-        masked = [
-            _TOKEN_OF_ADDRESS.sub("...", each) if isinstance(each, str) else each for each in args
-        ]
-        super().__init__(*masked)
+        super().__init__(*[_masked(each) for each in args])
+
+
+def _masked(value: object) -> object:
+    """Mask the tokens in a text, or in all texts of a list or tuple."""
+    if isinstance(value, str):
+        return _TOKEN_OF_ADDRESS.sub(r"\1...", value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_masked(each) for each in value])
+    return value
 
 
 class InvalidLimit(ConfigError, ValueError):

@@ -31,15 +31,15 @@ def require_writable(path: Path, option: str) -> None:
     Call it before a long run, whose result would be lost otherwise.
     """
     try:
-        file = path.resolve()
-        if file.exists() and not file.is_dir():  # It is not opened: it may be a pipe.
-            if not os.access(file, os.W_OK):
+        if path.exists() and not path.is_dir():  # It is not opened: it may be a pipe.
+            if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         else:
+            file = path.resolve()
             file.open("xb").close()
             file.unlink()
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # The latter for a loop of links.
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{option} {path}: cannot be written: {error.strerror}; create its folder, or check "
-            "its rights"
+            f"{option} {path}: cannot be written: {reason}; create its folder, or check its rights"
         ) from error

@@ -236,13 +236,17 @@ class RequestDispatcher:
         """Create the answer message for some checks of a request, by index; None means all
         checks.
 
-        A refund of nothing gets the code `UNCHARGED`: the session has reduced its cost to 0,
-        because the client has no charge here.
+        A refund of nothing gets the code `UNCHARGED`. Usually the session has reduced its cost to
+        0, because the client has no charge here.
         """
         if request.batch.op is Op.REFUND:
-            costs, codes = request.batch.costs, results.outcomes.codes
+            costs, codes, units = (
+                request.batch.costs,
+                results.outcomes.codes,
+                results.outcomes.slot_ids,
+            )
             for place, row in enumerate(range(len(costs)) if rows is None else rows):
-                if not costs[row] and codes[place] != Code.UNKNOWN_RULE:
+                if not (costs[row] or units[place]) and codes[place] != Code.UNKNOWN_RULE:
                     codes[place] = Code.UNCHARGED
         return Answer(
             request.seq,

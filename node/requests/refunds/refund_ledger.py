@@ -72,8 +72,9 @@ class RefundLedger:
             span = self._span_of_row(batch, row, now)
             charges = self._charges.get(name)
             if charges is not None and span is not None and charges.span != span:
+                units = charges.current + charges.before if span == charges.span + 1 else 0
                 charges.turn(span)
-                charges.current, charges.before = charges.before, 0
+                charges.current, charges.before = units, 0
                 self._charges[name] = self._charges.pop(name)
 
     def spent(self, key: bytes, units: int) -> None:

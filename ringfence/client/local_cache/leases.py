@@ -267,13 +267,16 @@ class Leases:
                 self._send_again(each, now)
                 each.pause = min(2 * each.pause, _LONGEST_RETRY)
 
-    def report_again(self, now: float) -> None:
-        """Send the reports without an answer again at once, because a node is reachable again.
+    def report_again(self, now: float, node: Hashable = None) -> None:
+        """Send the unanswered reports to a node again, or those to all nodes.
 
-        The next repetition may be too late: the node accepts a report only for a time.
+        The node is reachable again, and the next repetition may be too late: the node accepts a
+        report only for a time.
         """
         for each in list(self._unreported.values()):
-            self._send_again(each, now)
+            is_for_node = self._name_of(each.node) == self._name_of(node)
+            if node is None or (is_for_node and now >= each.sent_at + _FIRST_RETRY):
+                self._send_again(each, now)
 
     def give_back_all(self) -> None:
         """Return all leases to their owners, also those that are requested now."""
@@ -385,9 +388,11 @@ class Leases:
             until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + _FIRST_RETRY
             self._unreported[place] = _Unreported(key, node, until, retry_at)
         report = self._unreported[place]
-        report.until = max(report.until, ended_at + _REPORTED_WITHIN)
         known = report.spent
-        known.update({number: units for number, units in spent.items() if number not in known})
+        new = {number: units for number, units in spent.items() if number not in known}
+        if new:
+            report.until = max(report.until, ended_at + _REPORTED_WITHIN)
+        known.update(new)
         if len(known) > _MOST_REPORTED:
             del known[next(iter(known))]
             self._forget_unknown_leases()

@@ -23,7 +23,7 @@ class _Denials(Protocol):
 class _Leases(Protocol):
     def recall(self, node: Hashable, keys: Sequence[bytes], now: float) -> None: ...
 
-    def report_again(self, now: float) -> None: ...
+    def report_again(self, now: float, node: Hashable) -> None: ...
 
     def drop_node(self, node: Hashable) -> None: ...
 
@@ -69,7 +69,7 @@ class DenialSubscription:
             return False
         self._seq = 0
         self.on_results = partial(self._cache.denials.add_results, self._member)
-        self._cache.leases.report_again(now)
+        self._cache.leases.report_again(now, self._member)
         return True
 
     def reject(self) -> bool:

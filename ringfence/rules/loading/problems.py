@@ -37,10 +37,10 @@ class RuleFileError(ConfigError):
 
     def __init__(self, problems: Collection[Problem | Sequence[Any]]) -> None:
         """A problem may also be the sequence of its fields, as in the `args` of this error."""
-        self.problems = tuple(
-            [each if isinstance(each, Problem) else Problem(*each) for each in problems]
+        super().__init__(
+            [astuple(each) if isinstance(each, Problem) else tuple(each) for each in problems]
         )
-        super().__init__([astuple(each) for each in self.problems])
+        self.problems = tuple([Problem(*each) for each in self.args[0]])
 
     def __str__(self) -> str:
         shown = [str(problem) for problem in self.problems[:_MAX_SHOWN]]

@@ -280,7 +280,7 @@ _VERBS = {
 def _handle(reply: _Reply, request: dict[str, Any]) -> None:
     """Apply the mutant and do what the request asks for, in a forked process."""
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     reply(pid=os.getpid())
     os.environ |= request["environment"]
     apply_mutant()
@@ -291,8 +291,6 @@ def _handle(reply: _Reply, request: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
-    # The other process handles Ctrl-C, and kills this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in (*_LIBRARIES, *sys.argv[1:]):
         importlib.import_module(name)
     requests = os.fdopen(os.dup(0), encoding="utf-8")

@@ -67,13 +67,18 @@ class Server(AbstractContextManager["Server"]):
         scratch = Path(self._folder.name)
         # Python imports `sitecustomize` at its start, also in processes that a test starts.
         (scratch / "sitecustomize.py").write_text(_CHILD.read_text("utf-8"), "utf-8")
-        self._process = subprocess.Popen(  # noqa: S603 - our own file
-            [sys.executable, str(_CHILD), *libraries],
-            cwd=root,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis")},
-        )
+        # The new process blocks Ctrl-C: this one handles it, and kills the other.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own file
+                [sys.executable, str(_CHILD), *libraries],
+                cwd=root,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis")},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._buffer = b""
 
     @property

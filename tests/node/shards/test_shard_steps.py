@@ -222,13 +222,21 @@ async def test_the_other_shards_with_counters_are_asked_for_together(
     assert owner.used(*keys) == [2] * 200
 
 
-async def test_few_shards_at_a_time_are_sent_and_not_yet_received(
-    autojump_clock: MockClock,
+async def test_few_shards_at_a_time_are_sent_to_a_slow_node_and_not_yet_received(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No node decides their checks."""
     keys = [*{shard_of(key): key for key in KEYS}.values()][:1000]
     async with returning_owner() as (standby, owner, reclaim):
         standby.fill(*keys, hits=2)
+        turn, is_busy = owner.ownership.steps.turn, trio.Lock()
+
+        async def slow_turn() -> None:
+            await turn()
+            async with is_busy:
+                await trio.sleep(0.01)
+
+        monkeypatch.setattr(owner.ownership.steps, "turn", slow_turn)
         total = standby.ownership.count
         moving = Turns(lambda: total - standby.ownership.count - owner.ownership.count)
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from ringfence.integrations.decorator import OverLimit
 from ringfence.integrations.httpx import TurnTooLate
 from ringfence.rules import RuleSet
 from ringfence.rules.loading.mapping import load_mapping
+from ringfence.rules.loading.yaml_files import load_path
 from ringfence.wire import BadMessage, Cause
 from ringfence.wire.errors import WrongVersion
 
@@ -124,6 +126,15 @@ def test_the_error_for_an_address_in_the_wrong_place_does_not_show_its_token(rej
 
 
 def test_the_form_of_an_address_in_a_message_is_not_masked():
-    form = "write ringfence://TOKEN@HOST:PORT, or ringfence://10.0.0.1:7101?ca=keys/ca.pem"
+    form = "write ringfence://TOKEN@HOST:PORT, or ringfence://a1b2c3d4e5.example:7101?ca=ca.pem"
 
     assert str(errors.ConfigError(form)) == form
+
+
+def test_an_address_that_was_taken_for_a_path_is_masked_in_errors_of_files():
+    address = "ringfence://app.00112233445566778899aabbccddeeff@127.0.0.1:7101?ca=ca.pem"
+
+    with pytest.raises(errors.ConfigError, match=r"ringfence:/\.\.\.@127") as caught:
+        load_path(Path(address))
+
+    assert "0011" not in repr((caught.value, caught.value.args, caught.value.problems))

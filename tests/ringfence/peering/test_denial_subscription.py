@@ -22,8 +22,8 @@ class Cache:
     def recall(self, node, keys, now):
         self.calls.append(("recall", node, keys, now))
 
-    def report_again(self, now):
-        self.calls.append(("report", now))
+    def report_again(self, now, node):
+        self.calls.append(("report", now, node))
 
     def drop_node(self, node):
         self.calls.append(("drop", node))
@@ -50,7 +50,7 @@ def test_results_are_cached_once_the_member_has_accepted():
     assert subscription.accept(7, 1.0)
 
     subscription.on_results(BATCH, empty_results(1), 2.5)
-    assert cache.calls == [("report", 1.0), ("add", "n1", [b"some key"], 2.5)]
+    assert cache.calls == [("report", 1.0, "n1"), ("add", "n1", [b"some key"], 2.5)]
     assert not subscription.accept(7, 1.0), "the number may be that of a later call"
     assert not subscription.accept(1, 1.0)
 
@@ -97,7 +97,7 @@ def test_messages_of_the_member_and_the_end_of_the_connection_change_the_cache()
     subscription.cancel()
 
     assert cache.calls == [
-        ("report", 1.0),
+        ("report", 1.0, "n1"),
         ("revoke", "n1", [b"one"]),
         ("recall", "n1", [b"two"], 1.5),
         *[("drop", "n1")] * 2,

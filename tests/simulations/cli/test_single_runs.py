@@ -204,6 +204,10 @@ def test_a_report_at_a_link_or_a_pipe_is_neither_created_nor_opened_before_the_r
 
     require_writable(link, "--report")
     require_writable(pipe, "--report")  # It would wait for a reader.
+    read_end, write_end = os.pipe()
+    require_writable(Path(f"/dev/fd/{write_end}"), "--report")
+    os.close(read_end)
+    os.close(write_end)
 
     assert link.is_symlink()
     assert not link.exists()

@@ -225,13 +225,31 @@ def test_a_report_is_sent_again_at_once_when_a_node_is_reachable_again():
         w.now = seconds - 1e6
         w.leases.tick(w.now)
     w.now += 1.0
-    w.leases.report_again(w.now)
+    w.leases.report_again(w.now, "another node")
+    assert len(w.reported()) == len(due)
+    w.leases.report_again(w.now, "owner")
+    w.leases.report_again(w.now + 0.4, "owner")
 
     assert w.reported() == [((1,), (0,))] * (len(due) + 1)
     assert w.leases.next_deadline() == w.now + 8.0
     w.leases.on_answer(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
-    w.leases.report_again(w.now)
+    w.leases.report_again(w.now + 1.0)
     assert len(w.reported()) == len(due) + 1
+
+
+def test_requests_that_fail_at_once_do_not_extend_the_time_of_a_report():
+    w = World()
+    w.borrow(units=100)
+    w.leases.drop_node("owner")
+    for _ in range(200):
+        before = len(w.asks)
+        w.leases.tick(w.now)
+        for ask in w.asks[before:]:
+            w.leases.on_answer(ask, None, w.now, None)
+        w.now += 0.25
+
+    assert len(w.reported()) == 7
+    assert w.leases.next_deadline() == float("inf")
 
 
 def test_a_lease_is_reported_for_30_s_also_after_an_older_lease_without_an_answer():
