@@ -1,5 +1,5 @@
-import math
-import re
+"""The page of the HTML report: its texts, its sections and its escapes."""
+
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
@@ -19,21 +19,12 @@ from simulations.reporting.outcome import (
     Span,
     Violation,
 )
-from simulations.reporting.plots import Frame, number, plot_bars, stack
 from simulations.reporting.report import render, write_report
 from simulations.scenarios.catalog import SCENARIOS
-from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.scenarios.scenario import Fault, Scenario
+from tests.simulations.reporting.outcomes import PLOTS, empty, figures, run, shapes, words
 
 ROOT = Path(__file__).parents[3]
-PLOTS = {
-    "Faults": "faults",
-    "Admitted against the limit": "units in 60 s",
-    "Over-admission": "over the limit (units)",
-    "Staleness": "age (ms)",
-    "Members": "members",
-    "Decisions by source": "decisions per second (1/s)",
-    "Latency of checks": "latency (ms)",
-}
 HOSTILE = "</title><script>alert('1')</script>&amp;\"\x00\x1b\ud800]]>"
 
 values = st.floats()
@@ -75,63 +66,6 @@ outcomes = st.builds(
     ),
     faults=st.lists(faults, max_size=5).map(tuple),
 )
-
-
-def run(**changes):
-    """Return an outcome with data for every plot."""
-    seconds = range(30)
-    series = Series(
-        key="tenant=acme",
-        admitted={"eu": [(t, 60 + t) for t in seconds], "us": [(t, 50) for t in seconds]},
-        period_s=60.0,
-        limit=100.0,
-        over=[(t, t % 7) for t in seconds],
-        over_bound=[(t, 10) for t in seconds],
-        staleness_ms={"eu": [(t, 40 + t) for t in seconds]},
-        members=[
-            Span(0, 9, "n1", "alive"),
-            Span(9, 12, "n1", "suspect"),
-            Span(0, 30, "n2", "dead"),
-        ],
-        sources={"owner": [(t, 500) for t in seconds], "lease": [(t, 90) for t in seconds]},
-        latency_ms={"p50": [(t, 1.0) for t in seconds], "p99": [(t, 4.0) for t in seconds]},
-    )
-    outcome = Outcome(
-        Scenario("split", "Two halves part and meet again.", seconds=20, calm=10, datacenters=2),
-        seed=4711,
-        command="python -m simulations run split --seed 4711",
-        event_hash="9f2cab",
-        virtual_s=30.0,
-        real_s=1.5,
-        figures={"checks": 41230, "over_admitted": 12.5},
-        marks=Counter(refutation_won=14, split_healed=1),
-        series=series,
-        faults=(Fault(5, "partition", 12, {"side": "eu"}), Fault(15, "crash")),
-    )
-    return replace(outcome, **changes)
-
-
-def empty(**changes):
-    return Outcome(Scenario("idle", "Nothing happens.", **changes), seed=1, command="replay")
-
-
-def figures(outcome):
-    """Parse the page; return its figures by title."""
-    page = ET.fromstring(render(outcome))
-    return {figure.findtext("figcaption/h3"): figure for figure in page.iter("figure")}
-
-
-def texts(element, kind):
-    return [text.text for text in element.iter("text") if text.get("class") == kind]
-
-
-def shapes(element, kind):
-    drawing = element.find("svg")
-    return [shape for shape in drawing.iter() if kind in shape.get("class", "").split()]
-
-
-def words(element):
-    return " ".join("".join(element.itertext()).split())
 
 
 @settings(max_examples=50)
@@ -318,17 +252,6 @@ def test_nearby_runs_say_which_fault_the_violation_needs():
     assert "Nearby runs" not in render(run())
 
 
-@pytest.mark.parametrize("label", ["members", "one row per member of all"])
-def test_a_plot_of_one_row_has_space_for_its_axis_label(label):
-    frame = Frame(0.0, 10.0, (), (), 10.0)
-
-    plot = plot_bars(frame, "Members", "", label, [("n1", [])], {})
-
-    edge = re.search(r'class="frame".*? height="(\d+)"', plot)
-    assert edge is not None
-    assert int(edge[1]) >= 7 * len(label)
-
-
 def test_violations_are_shown_at_the_top_and_in_every_plot():
     violations = [Violation("over_admission", 11.0, "131 of 100 <+ 24>")]
     page = render(run(violations=violations))
@@ -346,75 +269,6 @@ def test_only_the_first_of_many_violations_are_listed():
     assert "1,233 more of lost" in page
     assert "1,234 violations" in page
     assert "and 1,134 more" in page
-
-
-@pytest.mark.parametrize(("title", "unit"), PLOTS.items())
-def test_every_plot_labels_its_axes_and_explains_its_colors(title, unit):
-    figure = figures(run())[title]
-
-    assert texts(figure, "axis") == ["time since the load began (s)", unit]
-    assert {"end of the load", "fault, with its number"} <= set(map(words, figure.iter("li")))
-    assert shapes(figure, "grid")
-
-
-def test_all_plots_have_one_time_axis_with_the_same_faults_behind():
-    plots = figures(run()).values()
-
-    def places(kind, *names):
-        return {
-            tuple(tuple(shape.get(name) for name in names) for shape in shapes(plot, kind))
-            for plot in plots
-        }
-
-    assert len(places("frame", "x", "width")) == 1
-    assert places("shade", "x", "width") == {(("312.3", "199.3"),)}
-    assert {tuple(texts(plot, "fault")) for plot in plots} == {("1", "2")}
-    assert {len(shapes(plot, "instant")) for plot in plots} == {1}
-
-
-def test_overlapping_faults_are_distinguishable():
-    faults = (Fault(1, "loss", 9), Fault(2, "loss", 5), Fault(6, "loss", 8), Fault(3, "crash"))
-    figure = figures(run(faults=faults))["Faults"]
-    bars = shapes(figure, "bar")
-
-    assert [bar.findtext("title") for bar in bars] == [
-        "4. 3 s: crash",
-        "1. 1-9 s: loss",
-        "2. 2-5 s: loss",
-        "3. 6-8 s: loss",
-    ]
-    assert bars[1].get("y") != bars[2].get("y") == bars[3].get("y")
-
-
-def test_admitted_units_of_data_centers_are_also_added_up():
-    legend = [words(entry) for entry in figures(run())["Admitted against the limit"].iter("li")]
-
-    assert legend[:4] == ["limit", "admitted in eu", "admitted in us", "all data centers together"]
-
-
-def test_bounds_of_data_centers_are_not_added_up():
-    series = replace(run().series, is_shared=False)
-    figure = figures(run(series=series))["Admitted against the limit"]
-
-    assert [words(entry) for entry in figure.iter("li")][:3] == [
-        "limit",
-        "admitted in eu",
-        "admitted in us",
-    ]
-
-
-def test_lines_stack_and_count_as_nothing_where_they_have_no_point():
-    stacked = stack({"a": [(0, 1), (2, 3)], "b": [(1, 5), (2, 7), (3, math.nan)]})
-
-    assert stacked == {"a": [(0, 1), (1, 0), (2, 3)], "b": [(0, 1), (1, 5), (2, 10)]}
-
-
-def test_a_lone_slow_second_does_not_flatten_the_others():
-    series = Series(latency_ms={"p99": [(0, 1.0), (1, 1.5), (2, 2.0), (3, 900.0)]})
-    figure = figures(run(series=series))["Latency of checks"]
-
-    assert texts(figure, "axis")[1] == "latency (ms), log scale"
-    assert {"1", "10", "100", "1,000"} <= set(texts(figure, "tick"))
 
 
 def test_text_from_a_run_stays_text():
@@ -448,57 +302,3 @@ def test_the_report_of_an_empty_run_explains_missing_plots():
     assert all("Nothing to show: " in words(figure) for figure in shown.values())
     assert "the scenario has no faults." in words(shown["Faults"])
     assert "a single data center has no others to hear of." in words(shown["Staleness"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "title", "why"),
-    [
-        ({"loads": ()}, "Decisions by source", "the scenario has no load"),
-        ({"loads": (Load(per_second=0),)}, "Admitted against the limit", "has no load"),
-        ({"loads": ()}, "Latency of checks", "the scenario has no load"),
-        ({"datacenters": 2}, "Staleness", "no age was measured"),
-        ({"faults": (Fault(1, "crash"),)}, "Faults", "no fault was applied"),
-    ],
-)
-def test_an_empty_plot_states_the_correct_reason(changes, title, why):
-    assert why in words(figures(empty(**changes))[title])
-
-
-def test_values_that_no_axis_can_hold_count_as_none():
-    series = Series(latency_ms={"p50": [(1, math.nan), (2, math.inf), (math.nan, 1)]})
-
-    assert "Nothing to show" in words(figures(run(series=series))["Latency of checks"])
-
-
-def test_among_a_thousand_members_the_failed_ones_are_shown():
-    members = [Span(0, 30, f"n{n}", "alive") for n in range(1000)]
-    members[7:8] = [Span(0, 8, "n7", "alive"), Span(8, 30, "n7", "dead")]
-    members.append(Span(29, 30, "n100", "suspect"))
-    figure = figures(run(series=Series(members=members)))["Members"]
-
-    assert [name for name in texts(figure, "tick") if name.startswith("n")] == ["n7", "n100"]
-    assert "Left out are 998 of 1,000 members: 998 that were always alive." in words(figure)
-
-
-def test_among_a_thousand_members_the_longest_failures_are_shown():
-    members = [Span(n / 100, 30, f"n{n}", "suspect") for n in range(1000)]
-    figure = figures(run(series=Series(members=members)))["Members"]
-
-    names = [name for name in texts(figure, "tick") if name.startswith("n")]
-    assert names == [f"n{n}" for n in range(40)]
-    assert "960 of 1,000 members: 0 that were always alive and 960 that were not" in words(figure)
-
-
-def test_a_thousand_members_without_trouble_need_no_rows():
-    members = [Span(0, 30, f"n{n}", "alive") for n in range(1000)]
-    figure = figures(run(series=Series(members=members)))["Members"]
-
-    assert "all 1,000 members were alive throughout." in words(figure)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (41230, "41,230"), (0.73021, "0.7302"), (1234.567, "1,234.57"), (math.inf, "inf")],
-)
-def test_numbers_are_formatted_for_readers(value, text):
-    assert number(value) == text
