@@ -61,6 +61,14 @@ async def join(pending, keys, tasks, router):
     return answers
 
 
+async def time_out(pending, *keys):
+    """Let a task per key join and wait until its time-out; return their answers."""
+    async with anyio.create_task_group() as tasks:
+        answers = await join(pending, keys, tasks, FakeRouter())
+        pending.mark_late()
+    return answers
+
+
 @BACKENDS
 def test_each_task_gets_the_outcome_of_its_own_row(backend):
     async def run():
@@ -167,10 +175,8 @@ def test_a_late_task_continues_and_can_still_get_the_answer(backend):
 def test_an_answer_before_the_late_task_registers_reaches_it(backend, answer):
     async def run():
         pending, late = new_pending_batch(0.0, 100), []
-        async with anyio.create_task_group() as tasks:
-            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
-            pending.mark_late()
-            pending.resolve(answer)
+        answers = await time_out(pending, b"a", b"b")
+        pending.resolve(answer)
         answers[b"b"].when_answered(late.append)
         if isinstance(answer, Results):
             assert [each.outcomes.codes for each in late] == [[Code.DENIED]]
@@ -241,10 +247,8 @@ def test_a_shed_check_that_is_cancelled_meanwhile_is_refunded(backend, is_answer
 def test_a_late_task_gets_its_answer_after_its_batch_was_shed(backend):
     async def run():
         pending, late = new_pending_batch(0.0, 100), []
-        async with anyio.create_task_group() as tasks:
-            answers = await join(pending, [b"a"], tasks, FakeRouter())
-            pending.mark_late()
-            pending.resolve(SHED)
+        answers = await time_out(pending, b"a")
+        pending.resolve(SHED)
         answers[b"a"].when_answered(late.append)
         pending.resolve_rows([0], results(Code.ALLOWED))
         assert late[0] is SHED
@@ -334,9 +338,7 @@ def test_charges_of_cancelled_tasks_are_refunded_row_by_row(backend):
 def test_a_late_task_gets_its_row_at_any_time(backend):
     async def run():
         pending, late = new_pending_batch(0.0, 100), []
-        async with anyio.create_task_group() as tasks:
-            answers = await join(pending, [b"a", b"b", b"c"], tasks, FakeRouter())
-            pending.mark_late()
+        answers = await time_out(pending, b"a", b"b", b"c")
         answers[b"a"].when_answered(late.append)
         pending.resolve_rows([0, 1], results(Code.DENIED, Code.ALLOWED))
         answers[b"b"].when_answered(late.append)
@@ -465,9 +467,7 @@ def test_a_late_task_still_expects_its_answer(backend):
     async def run():
         pending = new_pending_batch(0.0, 100)
         pending.sent = Sent((7, 1, 0))
-        async with anyio.create_task_group() as tasks:
-            answers = await join(pending, [b"a"], tasks, FakeRouter())
-            pending.mark_late()
+        answers = await time_out(pending, b"a")
         answer = answers[b"a"]
         assert (answer.sent, answer.row, answer.is_given_up) == (pending.sent, 0, False)
 
