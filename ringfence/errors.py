@@ -16,13 +16,17 @@ __all__ = [
     "RemoteProtocolError",
     "RingfenceError",
     "UntrustedPeer",
+    "mask_tokens",
 ]
 
 _TOKEN_OF_ADDRESS = re.compile(
-    "(ringfence://?)(?!TOKEN@)[^\\s'\"/@]*(?:(?=@)|[.][0-9a-f]{8,})", re.IGNORECASE
+    "(ringfence://?)(?!TOKEN@)[^\\s'\"/@]*"
+    "(?:(?=@)|[.][0-9a-f]{8,}(?=$|['\"\\s]|[.]{3})|[.][0-9a-f]{32,})",
+    re.IGNORECASE,
 )
 """Pattern of the token in a cluster address, also in the beginning of a long one, and in an address
-that was taken for a path."""
+that was taken for a path. The host of an address may have a part of 8 or more hexadecimal digits.
+"""
 
 
 class RingfenceError(Exception):
@@ -51,13 +55,18 @@ class ConfigError(RingfenceError):
         super().__init__(*[_masked(each) for each in args])
 
 
+def mask_tokens(text: str) -> str:
+    """Mask the tokens of all cluster addresses in a text."""
+    return _TOKEN_OF_ADDRESS.sub(r"\1...", text)
+
+
 def _masked(value: object) -> object:
     """Mask the tokens in a text, or in all texts of a list or tuple."""
     if isinstance(value, str):
-        return _TOKEN_OF_ADDRESS.sub(r"\1...", value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_masked(each) for each in value])
-    return value
+        return mask_tokens(value)
+    if isinstance(value, tuple):
+        return tuple([_masked(each) for each in value])
+    return [_masked(each) for each in value] if isinstance(value, list) else value
 
 
 class InvalidLimit(ConfigError, ValueError):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import StringIO
 from typing import Any, NoReturn
 
 import click
@@ -13,7 +14,7 @@ from msgspec.structs import asdict
 
 from node.cli.common import EXIT_WRONG_INPUT, VerbGroup, as_json, drop_output
 from ringfence import __version__
-from ringfence.errors import PeerUnavailable, RingfenceError
+from ringfence.errors import PeerUnavailable, RingfenceError, mask_tokens
 from ringfence.rules.loading.problems import Problem, RuleFileError
 
 __all__ = ["exit_status", "main", "ringfence"]
@@ -98,8 +99,10 @@ def main() -> None:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             _suggest_no_hidden_options(error)
-        error.show()
-        _exit_with_error(error.exit_code, error.format_message())
+        shown = StringIO()
+        error.show(shown)
+        click.echo(mask_tokens(shown.getvalue()), err=True, nl=False)
+        _exit_with_error(error.exit_code, mask_tokens(error.format_message()))
     except (click.Abort, KeyboardInterrupt):
         _interrupted()
     except (_ReaderGone, BrokenPipeError):

@@ -45,6 +45,7 @@ def _keep_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         (KeyboardInterrupt(), 130, "ringfence: interrupted\n"),
         (click.Abort(), 130, "ringfence: interrupted\n"),
         (click.UsageError("no such option"), 2, "Error: no such option"),
+        (click.UsageError("got ringfence://a.00@h:1"), 2, "Error: got ringfence://...@h:1"),
         (ExceptionGroup("", [PeerUnavailable("gone")]), 3, "ringfence: gone\n"),
         (
             ExceptionGroup("", [ExceptionGroup("", [ValueError(), ConfigError("bad")])]),
@@ -80,6 +81,10 @@ def test_an_expected_error_ends_the_command_with_a_status_and_one_message(
         (PeerUnavailable("gone"), {"error": "gone", "status": 3, "problems": []}),
         (ExceptionGroup("", [ConfigError("bad")]), {"error": "bad", "status": 2, "problems": []}),
         (click.UsageError("no such"), {"error": "no such", "status": 2, "problems": []}),
+        (
+            click.UsageError("got 'ringfence://app.00@h'"),
+            {"error": "got 'ringfence://...@h'", "status": 2, "problems": []},
+        ),
         (
             RuleFileError([Problem("a.yaml", 3, "api", "bad", "fix it")]),
             {
