@@ -150,7 +150,7 @@ class LendingWorld:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _ask(self, number: int, ask: LeaseAsk) -> None:
+    def _ask(self, number: int, ask: LeaseAsk) -> bool:
         client, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
         life = self._life if ask.node is None else ask.node
         borrow = LeaseRequest(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
@@ -169,6 +169,7 @@ class LendingWorld:
             client.leases.on_answer(ask, life, asked_at, answer)
 
         self._send(on_arrival, lambda: take(None))
+        return True
 
     def _recall(self, client: _Borrower, keys: Sequence[bytes]) -> None:
         life, wanted = self._life, list(keys)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hashring import NodeId
 from ringfence import runtime
-from ringfence.client.local_cache.leases import LeaseAsk, Leases
+from ringfence.client.local_cache.leases import FIRST_RETRY, LeaseAsk, Leases
 from ringfence.peering.link import Link
 from ringfence.peering.routing import Routes
 from ringfence.transport.interface import Timer, Transport
@@ -42,7 +42,6 @@ class LeaseRequests:
     def report_again(self) -> None:
         """Send the reports without an answer again, because the members have changed."""
         self.leases.report_again(self._transport.now())
-        self._start_timer()
 
     async def give_back_all(self) -> None:
         """Return all leases, and wait a short time for the owners' answers.
@@ -60,12 +59,13 @@ class LeaseRequests:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _send(self, ask: LeaseAsk) -> None:
+    def _send(self, ask: LeaseAsk) -> bool:
         link, asked_at = self._link_for(ask), self._transport.now()
         if link is None or not link.is_subscribed:
             self.leases.on_answer(ask, None, asked_at, None)
-            self._start_timer()
-            return
+            # The first retry of a new report. `next_deadline` would look at all reports each time.
+            self._start_timer_at(asked_at + FIRST_RETRY)
+            return False
 
         def on_reply(reply: object) -> None:
             self._unanswered -= 1
@@ -79,6 +79,7 @@ class LeaseRequests:
 
         self._unanswered += 1
         link.call(make, on_reply)
+        return True
 
     def _owner_of(self, key: bytes) -> NodeId | None:
         routes = self._routes()
@@ -96,7 +97,9 @@ class LeaseRequests:
         return link if isinstance(link, Link) else None
 
     def _start_timer(self) -> None:
-        due = self.leases.next_deadline()
+        self._start_timer_at(self.leases.next_deadline())
+
+    def _start_timer_at(self, due: float) -> None:
         if due < self._timer_due:
             self.close()
             self._timer_due, self._timer = due, self._transport.call_at(due, self._on_timer)

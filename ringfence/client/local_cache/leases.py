@@ -18,7 +18,7 @@ from ringfence.client.decision import Decision
 from ringfence.limiter import Code
 from ringfence.wire import MAX_COST, UNKNOWN_LEASE, LeaseGrant, OutcomeRow, Source
 
-__all__ = ["Lease", "LeaseAsk", "Leases"]
+__all__ = ["FIRST_RETRY", "Lease", "LeaseAsk", "Leases"]
 
 _ALLOWED = Code.ALLOWED.value
 _LEASE = Source.LEASE.value
@@ -31,7 +31,7 @@ _USED_SHARE = 0.75
 """Share of a lease's time in which it is used."""
 _RETRY_PAUSE = 0.1
 """Seconds without a request for a key, after no owner was available or a lease was recalled."""
-_FIRST_RETRY, _LONGEST_RETRY = 0.5, 8.0
+FIRST_RETRY, _LONGEST_RETRY = 0.5, 8.0
 """Seconds until the report of an ended lease is sent again without an answer; doubled each time."""
 _ARRIVED_WITHIN = 5.0
 """Seconds after which a report without an answer arrives at no node any more."""
@@ -104,7 +104,7 @@ class _Unreported(Struct):
     until: float
     """Time after which the node does not accept the report."""
     retry_at: float
-    pause: float = _FIRST_RETRY
+    pause: float = FIRST_RETRY
     sent_at: float = _NEVER
     spent: dict[int, int] = field(default_factory=dict)
     """Spent units by number of the lease."""
@@ -128,12 +128,13 @@ class Leases:
 
     def __init__(
         self,
-        send: Callable[[LeaseAsk], None],
+        send: Callable[[LeaseAsk], bool],
         on_spent: Callable[[bytes, int], None] = _ignore_spent,
         owner_of: Callable[[bytes], Hashable | None] = _unknown_owner,
         name_of: Callable[[Hashable], Hashable] = _itself,
     ) -> None:
-        """`on_spent` receives the number of checks of a key when a lease ends, and at each
+        """`send` returns whether the request could be sent; if not, it calls `on_answer` before.
+        `on_spent` receives the number of checks of a key when a lease ends, and at each
         `report`. `owner_of` returns the name of the owner of a key, and `name_of` the name of a
         node, which stays the same when the link to it is replaced."""
         self._send = send
@@ -274,8 +275,8 @@ class Leases:
         report only for a time.
         """
         for each in list(self._unreported.values()):
-            is_for_node = self._name_of(each.node) == self._name_of(node)
-            if node is None or (is_for_node and now >= each.sent_at + _FIRST_RETRY):
+            is_for_node = node is None or self._name_of(each.node) == self._name_of(node)
+            if is_for_node and now >= each.sent_at + FIRST_RETRY:
                 self._send_again(each, now)
 
     def give_back_all(self) -> None:
@@ -385,7 +386,7 @@ class Leases:
             if len(self._unreported) >= _MAX_KEYS:
                 del self._unreported[next(iter(self._unreported))]
                 self._forget_unknown_leases()
-            until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + _FIRST_RETRY
+            until, retry_at = ended_at + _REPORTED_WITHIN, ended_at + FIRST_RETRY
             self._unreported[place] = _Unreported(key, node, until, retry_at)
         report = self._unreported[place]
         known = report.spent
@@ -406,10 +407,11 @@ class Leases:
                 self._on_reported(*place, [UNKNOWN_LEASE])
 
     def _send_again(self, report: _Unreported, now: float) -> None:
-        report.retry_at, report.sent_at = now + report.pause, now
+        report.retry_at = now + report.pause
         if UNKNOWN_LEASE not in report.spent or not self._may_hold(report):
             numbers, spent = tuple(report.spent), tuple(report.spent.values())
-            self._send(LeaseAsk(report.key, 0, numbers, spent, report.node))
+            if self._send(LeaseAsk(report.key, 0, numbers, spent, report.node)):
+                report.sent_at = now
 
     def _may_hold(self, report: _Unreported) -> bool:
         """Return whether this process may hold a lease from the node of a report."""

@@ -230,5 +230,6 @@ def _decision(lease: Lease, rule: Rule) -> Decision:
     return decision
 
 
-def _send_nothing(request: LeaseAsk) -> None:
+def _send_nothing(request: LeaseAsk) -> bool:
     """Send no lease request, because leases are disabled."""
+    return False

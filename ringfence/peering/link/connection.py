@@ -474,9 +474,9 @@ class LinkConnection:
         elif self._state is _State.READY:
             if self.is_pinging and self._ping_seq not in self._in_flight.by_seq:
                 self._on_ping_timeout()
-            elif silent and not self.is_pinging:
-                self._ping()
             else:
+                if silent and not self.is_pinging:
+                    self._ping()
                 self._flush()  # Expired frames no longer count as in flight.
         if self._queue.is_empty:
             self._times_late = 0

@@ -87,6 +87,20 @@ async def test_a_paused_owner_gets_reports_as_soon_as_an_idle_client_reaches_it_
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
+async def test_an_owner_gets_reports_as_soon_as_the_network_to_an_idle_client_is_healed(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
+        window, client = owned(w.rules, "window", "b"), ("client1", 1)
+        await heat(limiter, window, times=50)
+        w.network.cut(client, address_of("b"))
+        await trio.sleep(10)
+        w.network.heal(client, address_of("b"))
+        await trio.sleep(4)  # The next repetition of the report would be 3 s later.
+
+        assert (await other.peek("api", window)).remaining == 10000 - 50
+
+
 async def test_a_report_to_a_crashed_owner_delays_no_return_of_another_lease(
     autojump_clock: MockClock,
 ) -> None:

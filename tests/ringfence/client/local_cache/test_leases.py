@@ -1,3 +1,5 @@
+import pytest
+
 from ringfence.client.local_cache.leases import Leases
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Limit
@@ -15,7 +17,14 @@ class World:
         self.asks = []
         self.now = now
         self.owner = "owner"
-        self.leases = Leases(self.asks.append, **names)
+        self.is_reachable = True
+        self.leases = Leases(self.send, **names)
+
+    def send(self, ask):
+        self.asks.append(ask)
+        if not self.is_reachable:
+            self.leases.on_answer(ask, None, self.now, None)
+        return self.is_reachable
 
     def spend(self, times=1, cost=1):
         return [self.leases.spend(KEY, cost, self.now) is not None for _ in range(times)]
@@ -29,7 +38,7 @@ class World:
         self.lend(**lent)
 
     def reported(self):
-        """What was told of leases that are over: their numbers, and what was spent."""
+        """Return the ended leases that were reported: their numbers and spent units."""
         return [(ask.leases, ask.spent) for ask in self.asks if ask.leases]
 
 
@@ -237,15 +246,30 @@ def test_a_report_is_sent_again_at_once_when_a_node_is_reachable_again():
     assert len(w.reported()) == len(due) + 1
 
 
+@pytest.mark.parametrize("node", ["owner", None])
+def test_a_report_that_could_not_be_sent_is_sent_when_the_node_is_reachable_again(node):
+    w = World()
+    w.borrow(units=100)
+    w.leases.drop_node("owner")
+    w.is_reachable = False
+    w.now += 1.25
+    w.leases.tick(w.now)
+    w.is_reachable = True
+    w.now += 0.1
+
+    for _ in range(2):
+        w.leases.report_again(w.now, node)
+
+    assert len(w.reported()) == 2
+
+
 def test_requests_that_fail_at_once_do_not_extend_the_time_of_a_report():
     w = World()
     w.borrow(units=100)
     w.leases.drop_node("owner")
+    w.is_reachable = False
     for _ in range(200):
-        before = len(w.asks)
         w.leases.tick(w.now)
-        for ask in w.asks[before:]:
-            w.leases.on_answer(ask, None, w.now, None)
         w.now += 0.25
 
     assert len(w.reported()) == 7
