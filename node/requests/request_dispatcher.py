@@ -1,6 +1,6 @@
 """Dispatch of requests of all sessions: decided immediately, in steps, or in a task that waits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -234,20 +234,11 @@ class RequestDispatcher:
 
     def answer(self, request: Request, results: Results, rows: list[int] | None = None) -> Answer:
         """Create the answer message for some checks of a request, by index; None means all
-        checks.
-
-        A refund of nothing gets the code `UNCHARGED`. Usually the session has reduced its cost to
-        0, because the client has no charge here.
-        """
+        checks."""
         if request.batch.op is Op.REFUND:
-            costs, codes, units = (
-                request.batch.costs,
-                results.outcomes.codes,
-                results.outcomes.slot_ids,
+            mark_refused(
+                request.batch, results, range(len(request.batch)) if rows is None else rows
             )
-            for place, row in enumerate(range(len(costs)) if rows is None else rows):
-                if not (costs[row] or units[place]) and codes[place] != Code.UNKNOWN_RULE:
-                    codes[place] = Code.UNCHARGED
         return Answer(
             request.seq,
             self._cluster.view.hash,
@@ -255,3 +246,16 @@ class RequestDispatcher:
             results,
             rows,
         )
+
+
+def mark_refused(refunds: Batch, results: Results, rows: Sequence[int] | None = None) -> None:
+    """Set the code `UNCHARGED` in the results of refused refunds; `rows` are the rows of `refunds`
+    that have results, and None means all rows.
+
+    The session has reduced the cost of a refused refund to 0, because the client has no charge
+    here. The refund may still have been applied before: then its first result has the units.
+    """
+    codes, units = results.outcomes.codes, results.outcomes.slot_ids
+    for place, row in enumerate(range(len(refunds)) if rows is None else rows):
+        if not (refunds.costs[row] or units[place]) and codes[place] != Code.UNKNOWN_RULE:
+            codes[place] = Code.UNCHARGED

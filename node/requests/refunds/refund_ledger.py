@@ -71,8 +71,8 @@ class RefundLedger:
             name = (key, results.outcomes.slot_ids[row])
             span = self._span_of_row(batch, row, now)
             charges = self._charges.get(name)
-            if charges is not None and span is not None and charges.span != span:
-                units = charges.current + charges.before if span == charges.span + 1 else 0
+            if charges is not None and span == charges.span + 1:  # Other slots have ended.
+                units = charges.current + charges.before
                 charges.turn(span)
                 charges.current, charges.before = units, 0
                 self._charges[name] = self._charges.pop(name)

@@ -78,6 +78,10 @@ class World:
         results = Results(outcomes, [row.source for row in rows])
         self.ledger.charged(batch, results, self.now)
 
+    def renew(self, key: bytes, slot_id: int) -> None:
+        outcomes = Outcomes([Code.ALLOWED.value], *[[0] for _ in range(5)], [slot_id])
+        self.ledger.renewed(Batch(Op.RENEW, [key], [1]), Results(outcomes, [Source.OWNER]))
+
     def refund(self, key: bytes, cost: int, slot_id: int = 0, limit: int = 0) -> Batch:
         batch = Batch(Op.REFUND, [key], [cost], slot_ids=[slot_id])
         if limit:
@@ -336,6 +340,43 @@ def test_a_refund_must_name_the_lease_of_its_charge() -> None:
     w.charge(KEYS[0], cost=2, slot_id=9)
 
     assert [w.refund(KEYS[0], 2, slot_id).costs for slot_id in (8, 0, 9)] == [[0], [0], [2]]
+
+
+def test_renewed_slots_can_be_released_also_after_a_part_of_them() -> None:
+    w = World()
+    w.charge(KEYS[0], cost=3, slot_id=9)
+    for _ in range(4):
+        w.now += WEIGHS_NS // 2
+        w.renew(KEYS[0], 9)
+    assert w.refund(KEYS[0], 1, slot_id=9).costs == [1]
+    for _ in range(6):
+        w.now += WEIGHS_NS // 2
+        w.renew(KEYS[0], 9)
+
+    assert w.refund(KEYS[0], 3, slot_id=9).costs == [2]
+
+
+def test_slots_that_were_not_renewed_for_two_spans_cannot_be_released() -> None:
+    w = World()
+    w.charge(KEYS[0], cost=3, slot_id=9)
+    w.now += 2 * WEIGHS_NS
+    w.renew(KEYS[0], 9)
+    w.renew(KEYS[1], 8)
+
+    assert w.refund(KEYS[0], 3, slot_id=9).costs == [0]
+    assert len(w.ledger) == 1
+
+
+def test_renewed_slots_are_kept_longer_than_older_charges() -> None:
+    w = World()
+    w.charge(KEYS[0], cost=1, slot_id=9)
+    w.charge(*KEYS[1:3])
+    w.now += WEIGHS_NS
+    w.renew(KEYS[0], 9)
+    w.charge(*KEYS[3:])
+
+    assert w.refund(KEYS[0], 1, slot_id=9).costs == [1]
+    assert w.refund(KEYS[1], 1).costs == [0]
 
 
 def test_above_the_bound_the_key_charged_first_is_dropped() -> None:
