@@ -323,8 +323,8 @@ def server(root: Path) -> Iterator[Server]:
 def run_tests(
     server: Server, mutant: DrawnMutant | None, tests: list[str], seconds: float = 60.0
 ) -> Kill | None:
-    limits = dict.fromkeys(tests, seconds)
-    fields = {"tests": tests, "files": [TEST_FILE], "limits": limits}
+    files = sorted({test.partition("::")[0] for test in tests})
+    fields = {"tests": tests, "files": files, "limits": dict.fromkeys(tests, seconds)}
     return server.request("test", mutant, fields)
 
 
@@ -348,6 +348,15 @@ def test_processes_that_a_test_starts_have_the_mutant_too(server: Server, root: 
     kill = run_tests(server, mutant_at(root, "3\n", "NumberReplacer"), [test])
     assert kill is not None
     assert kill.by == test
+
+
+def test_a_test_can_interrupt_its_process(server: Server, root: Path) -> None:
+    test = "import os, signal\ndef test_it():\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    (root / "test_interrupt.py").write_text(test, "utf-8")
+
+    kill = run_tests(server, None, ["test_interrupt.py::test_it"])
+
+    assert kill is not None
 
 
 def test_an_endless_loop_is_detected(server: Server, root: Path) -> None:

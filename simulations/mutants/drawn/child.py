@@ -200,7 +200,8 @@ def _run_tests(reply: _Reply, request: dict[str, Any]) -> None:
 
     reports = _Reports(reply, request["tests"], request["limits"])
     status: int = pytest.main([*_PYTEST_OPTIONS, "-x", *request["files"]], plugins=[reports])
-    if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+    ended = pytest.ExitCode
+    if status in (ended.INTERRUPTED, ended.INTERNAL_ERROR, ended.USAGE_ERROR):
         reply(failed="", text=f"pytest ended with status {int(status)}")
 
 
@@ -280,6 +281,7 @@ _VERBS = {
 def _handle(reply: _Reply, request: dict[str, Any]) -> None:
     """Apply the mutant and do what the request asks for, in a forked process."""
     os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     reply(pid=os.getpid())
     os.environ |= request["environment"]
