@@ -43,7 +43,7 @@ class MemberAnswers(Struct):
     missing: list[str] = field(default_factory=list)
     """Members that did not answer in time."""
     not_counted: list[str] = field(default_factory=list)
-    """Members whose denials are in no list; some may be dead, or too many to be asked."""
+    """Members whose denials are in no list: they are missing, dead, or were not asked."""
 
 
 class ClusterSummary:

@@ -177,7 +177,7 @@ class PendingBatch(ABC):
             self._wake_all([answer] * len(self.keys))
         self._answer = answer
         if self._cancelled and isinstance(answer, Results):
-            self._refund_cancelled(range(len(self.keys)))
+            self._refund_cancelled(range(len(answer.sources)))
         for at, done in self._late:
             self._call_back(at, done)
 

@@ -59,7 +59,8 @@ class TimedOut(Struct, frozen=True):
     """Answer to a single check after its time-out; the actual answer may still arrive."""
 
     when_answered: Callable[[ResultCallback], None]
-    """Registers a callback for the answer; at once when it has come."""
+    """Registers a callback for the answer, called at once when it has come. After `SHED`, it may be
+    called again with the results."""
     sent: SentBatch | None = None
     row: int = 0
     """Place of the check in its batch."""

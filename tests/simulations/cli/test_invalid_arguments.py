@@ -54,6 +54,7 @@ from tests.simulations.cli.scenarios import AT_CORE
         (["steady", "--report", "/proc/x.html"], "--report /proc/x.html: cannot be written: No"),
         (["steady", "--report", f"{300 * 'x'}.html"], "x.html: cannot be written: File name too l"),
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
+        (["steady", "--report", "/dev/fd/none"], "--report /dev/fd/none: cannot be written: No"),
         (["swarm", "--seeds", "0"], "--seeds"),
         (["swarm", "--cases", "nowhere"], "nowhere"),
         (["swarm", "--guided", "--scenario", "steady"], "--guided must be used without"),

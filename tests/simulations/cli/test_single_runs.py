@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringfence.errors import ConfigError
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.text_files import require_writable
 from tests.invocation import Run
@@ -211,3 +212,11 @@ def test_a_report_at_a_link_or_a_pipe_is_neither_created_nor_opened_before_the_r
 
     assert link.is_symlink()
     assert not link.exists()
+
+
+def test_a_report_at_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+
+    with pytest.raises(ConfigError, match=r"--report .*link: cannot be written"):
+        require_writable(link, "--report")
