@@ -91,11 +91,12 @@ async def test_an_owner_gets_reports_as_soon_as_the_network_to_an_idle_client_is
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
-        window, client = owned(w.rules, "window", "b"), ("client1", 1)
+        window, ends = owned(w.rules, "window", "b"), (("client1", 1), address_of("b"))
         await heat(limiter, window, times=50)
-        w.network.cut(client, address_of("b"))
+        w.network.cut(*ends)
+        w.network.reset(*ends)  # Otherwise the first report would arrive late.
         await trio.sleep(10)
-        w.network.heal(client, address_of("b"))
+        w.network.heal(*ends)
         await trio.sleep(4)  # The next repetition of the report would be 3 s later.
 
         assert (await other.peek("api", window)).remaining == 10000 - 50

@@ -1,6 +1,6 @@
 """Transfers and replicas that cross, repeat, or answer a member that covers a shard."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -159,6 +159,19 @@ def test_an_owner_that_has_transferred_the_shard_names_the_new_owner() -> None:
     assert host.covered_owner == "d"
 
 
+async def merge_while(
+    standby: Host, meanwhile: Callable[[], Pulled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask the owner of the covered shard; `meanwhile` changes both nodes and returns the answer."""
+
+    async def pull(name: NodeId, shards: Sequence[int], *, replicas: ReplicaRequest) -> Pulled:
+        return meanwhile()
+
+    monkeypatch.setattr(standby.handoff._receiver, "pull", pull)
+    monkeypatch.setattr(standby.handoff._sources, "ours", bytes([1]) * SHARDS)
+    await standby.handoff._merge_covered_shards()
+
+
 @pytest.mark.trio
 async def test_an_answer_without_counters_is_not_applied_to_a_newer_cover(
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +180,7 @@ async def test_an_answer_without_counters_is_not_applied_to_a_newer_cover(
     standby.cover("c")
     standby.spend(2)
 
-    async def pull(name: NodeId, shards: Sequence[int], *, replicas: ReplicaRequest) -> Pulled:
+    def cover_again() -> Pulled:
         answer = standby.ask(owner)
         assert answer.groups[0].hold is Holding.NOTHING
         owner.pull(standby)
@@ -176,15 +189,35 @@ async def test_an_answer_without_counters_is_not_applied_to_a_newer_cover(
         standby.spend(4)
         return answer
 
-    monkeypatch.setattr(standby.handoff._receiver, "pull", pull)
-    monkeypatch.setattr(standby.handoff._sources, "ours", bytes([1]) * SHARDS)
-    await standby.handoff._merge_covered_shards()
+    await merge_while(standby, cover_again, monkeypatch)
     assert standby.covered_owner == "c"
 
     standby.now = owner.now = NOW + 16 * S
     standby.ownership.expire(standby.now)
     owner.pull(standby)
     assert owner.used >= 2 + 3 + 4
+
+
+@pytest.mark.trio
+async def test_an_answer_with_counters_is_applied_to_a_newer_cover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standby, owner = Host("a"), Host("c")
+    owner.start(3)
+    standby.cover("c")
+    standby.spend(2)
+
+    def cover_again() -> Pulled:
+        answer = standby.ask(owner)
+        assert answer.groups[0].hold is Holding.HELD
+        [sent] = Host("d").ask(standby).groups  # Another member takes the shard and fails.
+        standby.ownership.acknowledge(NodeId("d"), [SHARD], sent.transfer_id, NOW)
+        standby.cover("c")
+        standby.spend(4)
+        return answer
+
+    await merge_while(standby, cover_again, monkeypatch)
+    assert (standby.covered_owner, standby.used) == (None, 3 + 4)
 
 
 # -- replicas that arrive late ---------------------------------------------------------------------
