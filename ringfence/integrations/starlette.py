@@ -70,6 +70,11 @@ class RateLimits(asgi.RateLimits):
         Middleware that is added later runs before this one. Add authentication after this call when
         the keys include the user.
         """
+        if not isinstance(app, Starlette):
+            raise ConfigError(
+                f"app must be a Starlette application, got {app!r}; give an address or a limiter "
+                "to RateLimits(...)"
+            )
         app.add_middleware(RateLimitMiddleware, limiter=self)
         app.add_exception_handler(TooManyRequests, _answer)
 

@@ -25,6 +25,13 @@ async def hello(request: Request) -> Response:
     return PlainTextResponse("hello")
 
 
+def test_install_refuses_the_address_of_a_cluster() -> None:
+    limits = RateLimits(local_limiter)
+
+    with pytest.raises(ConfigError, match="app must be a Starlette application, got 'ringf"):
+        limits.install("ringfence://node:7117")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_each_endpoint_has_its_own_budget(backend: str) -> None:
     limits = RateLimits(local_limiter)
