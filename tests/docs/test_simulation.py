@@ -7,20 +7,10 @@ from msgspec.structs import replace
 
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.world.run import simulate
+from tests.docs.simulation_page import names_in
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operate" / "simulation.md").read_text("utf-8")
 _VIOLATION = re.compile(r'(?:Violation|_add_violation)\(\s*"(\w+)"')
-
-
-def names_in(title: str) -> set[str]:
-    """Return the names in the first column of the first table of a section."""
-    section = PAGE.partition(f"# {title}\n")[2]
-    table = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
-    assert table is not None
-    return {
-        name for row in table[0].splitlines() for name in re.findall("`(\\w+)`", row.split("|")[1])
-    }
 
 
 def test_every_figure_of_a_run_is_explained() -> None:

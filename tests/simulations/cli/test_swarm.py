@@ -18,6 +18,7 @@ from simulations.scenarios import generate
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.scenario import Fault
 from simulations.swarm import pool
+from tests.docs.simulation_page import names_in
 from tests.invocation import Run
 from tests.simulations.cli.scenarios import without_reader
 
@@ -92,6 +93,8 @@ def test_a_swarm_shrinks_failures_and_prints_a_command_that_repeats_them(
 
     assert ran.status == 1
     [finding, summary] = ran.rows
+    assert summary.keys() == names_in("JSON lines of a swarm")
+    assert finding.keys() == names_in("JSON lines of a swarm", 1)
     assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
     assert (finding["seed"], len(finding["faults"])) == (20, 1)
     assert finding["faults"][0].endswith("cut node=n1")
