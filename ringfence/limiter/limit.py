@@ -48,6 +48,8 @@ class Calendar(StrEnum):
     YEAR = "year"
 
 
+_REFUND_ALLOWANCE_NS = 50_000_000
+"""Longest allowance for a refund that takes longer to its owner than its check took."""
 _EXAMPLES = {"period": "seconds, such as 60", "soft": "a share, such as 0.1 for 10 %"}
 _Name = TypeVar("_Name", Algorithm, Calendar)
 
@@ -154,6 +156,16 @@ class Limit:
     def is_bucket(self) -> bool:
         """Whether the algorithm is one of the two bucket algorithms."""
         return self.algorithm in (Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET)
+
+    def refund_age_ns(self, age_ns: int) -> int:
+        """Return the age of a refund whose units were spent `age_ns` before it is sent; both in ns.
+
+        A log removes only hits that are not older than the refund says. So its refunds get an
+        allowance, because a refund may take longer to its owner than its check took.
+        """
+        if self.algorithm is not Algorithm.SLIDING_WINDOW_LOG or age_ns >= self.period_ns:
+            return age_ns
+        return min(age_ns + min(age_ns, _REFUND_ALLOWANCE_NS), self.period_ns - 1)
 
     def _validate(self) -> None:
         self._check_amounts()

@@ -217,9 +217,9 @@ LIMITER = (
                 "self.ledger.charged(batch, results, self.ledger.now())",
             ),
             Edit(
-                "node.requests.refunds.refund_ledger:_age_in_log",
-                "return min(age + min(age, _ALLOWANCE_NS), limit.period_ns - 1)",
-                "return min(age, limit.period_ns - 1)",
+                "node.requests.refunds.refund_ledger:RefundLedger.bound",
+                "max(ages[row], limit.refund_age_ns(age))",
+                "max(ages[row], age)",
             ),
         ),
         ("own-refunds",),
@@ -230,8 +230,8 @@ LIMITER = (
         (
             Edit(
                 "node.requests.refunds.refund_ledger:RefundLedger.bound",
-                "_age_in_log(limit, age if left <= charges.newest else now - charges.first)",
-                "_age_in_log(limit, age)",
+                "age = min(now - charges.first, limit.period_ns - 1)",
+                "pass",
             ),
         ),
         ("own-refunds",),

@@ -21,8 +21,6 @@ __all__ = ["RefundLedger", "charge_lifetime_ns"]
 _MAX_KEYS = 16_384
 """Keys per token that are always kept; half as many more may be. Older charges are forgotten and
 cannot be refunded."""
-_ALLOWANCE_NS = 50_000_000
-"""Longest allowance for a refund that takes longer to its owner than its check took."""
 
 
 class RefundLedger:
@@ -115,11 +113,12 @@ class RefundLedger:
                 charges.current -= from_current
                 charges.before -= left - from_current
                 age = now - charges.last
-                if _is_log(limit) and age < limit.period_ns:
-                    age = _age_in_log(limit, age if left <= charges.newest else now - charges.first)
+                is_log = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
+                if is_log and age < limit.period_ns and left > charges.newest:
+                    age = min(now - charges.first, limit.period_ns - 1)
                 charges.newest = max(0, charges.newest - left)
                 if left:
-                    ages[row] = max(ages[row], age)
+                    ages[row] = max(ages[row], limit.refund_age_ns(age))
             batch.costs[row] = left
             cut += cost - left
         if any(ages):
@@ -142,18 +141,6 @@ class RefundLedger:
         excess = len(self._charges) - self._most_keys
         if excess > self._most_keys // 2:  # A copy for every key would cost more than the charge.
             self._charges = dict(islice(self._charges.items(), excess, None))
-
-
-def _is_log(limit: Limit) -> bool:
-    return limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
-
-
-def _age_in_log(limit: Limit, age: int) -> int:
-    """Return the age of a refund whose oldest charge has the given age, at most a period.
-
-    The age includes an allowance, because a refund may take longer to its owner than its check.
-    """
-    return min(age + min(age, _ALLOWANCE_NS), limit.period_ns - 1)
 
 
 def charge_lifetime_ns(limit: Limit) -> int:

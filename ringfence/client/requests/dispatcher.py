@@ -255,7 +255,8 @@ class Dispatcher:
         rows = RequestRows(op, requests, costs, unmatched, ticket)
         batch = rows.batch
         if age_ns:
-            batch.ages_ns = [age_ns] * len(batch)
+            limits = [rule.limit for rule in rows.rules]
+            batch.ages_ns = [limit.refund_age_ns(age_ns) if limit else age_ns for limit in limits]
         if not batch.keys:
             await self._checkpoints.take()
             return rows.read(Results(Outcomes(), [])), False

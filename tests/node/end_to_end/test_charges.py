@@ -29,6 +29,14 @@ descriptors:
 """
 
 
+LOG = """
+domain: api
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding_window_log}
+"""
+
+
 async def used(limiter: Limiter, descriptors: dict[str, str]) -> int:
     """Return the units in use, at most 40: refund single units until one unit is free."""
     for refunds in range(40):
@@ -59,6 +67,29 @@ async def test_a_charge_through_any_node_counts_beyond_the_limit_at_the_owner(
             assert [w.count(name, "forwarded") for name in NAMES] == [1, 0, 1]
             assert (w.count("b", "charges"), w.count("b", "overdrawn")) == (3, 2)
             assert await used(limiter, client) == 9
+
+
+async def test_a_refund_from_a_log_may_take_longer_to_the_owner_than_its_check(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=LOG) as w, w.client() as limiter:
+        user = owned(w.rules, "user", "b")
+
+        async def wait() -> None:
+            await trio.sleep(1)
+            w.clock.time += 1_010_000_000
+
+        async with limiter.reserve("api", user, 5) as reservation:
+            await wait()
+            reservation.cost = 2
+        assert (await limiter.peek("api", user)).remaining == 10 - 2
+
+        await limiter.check("api", user, 4)
+        await wait()
+        assert (await limiter.refund("api", user, 4, age=1)).refunded == 4
+        decision = await limiter.check("api", user, 4)
+        await wait()
+        assert (await limiter.refund("api", user, 4, age=1, decision=decision)).refunded == 4
 
 
 async def test_a_charge_reaches_the_owner_despite_a_cached_denial(

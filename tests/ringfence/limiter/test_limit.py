@@ -104,6 +104,27 @@ def test_algorithms_and_calendars_are_given_by_name() -> None:
     assert (limit.algorithm, limit.calendar) == (Algorithm.FIXED_WINDOW, Calendar.DAY)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "age_ms", "refund_age_ms"),
+    [
+        (Algorithm.SLIDING_WINDOW_LOG, 0, 0),  # The time of the charge is unknown.
+        (Algorithm.SLIDING_WINDOW_LOG, 3, 6),
+        (Algorithm.SLIDING_WINDOW_LOG, 50, 100),
+        (Algorithm.SLIDING_WINDOW_LOG, 7_000, 7_050),
+        (Algorithm.SLIDING_WINDOW_LOG, 59_980, 60_000),
+        (Algorithm.SLIDING_WINDOW_LOG, 60_000, 60_000),  # The hits have expired.
+        (Algorithm.FIXED_WINDOW, 3, 3),
+    ],
+)
+def test_refunds_from_a_log_have_an_allowance(
+    algorithm: Algorithm, age_ms: int, refund_age_ms: int
+) -> None:
+    age_ns = Limit.of_ns(5, MINUTE, algorithm).refund_age_ns(age_ms * 1_000_000)
+
+    assert refund_age_ms * 1_000_000 - 1 <= age_ns <= refund_age_ms * 1_000_000
+    assert (age_ns < MINUTE) == (age_ms < 60_000)
+
+
 def test_a_limit_shows_what_is_not_usual() -> None:
     assert repr(Limit(5, 60)) == "Limit(amount=5, period=60.0)"
     bucket = Limit(5, 1, Algorithm.TOKEN_BUCKET, burst=20)
