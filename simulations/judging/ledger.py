@@ -38,6 +38,8 @@ class Answered:
     """Seconds after which a denied check may pass; None if never or unknown."""
     refund_done_at: float = inf
     """When the refund of the charge was certainly complete."""
+    refund_age: float = 0.0
+    """Seconds since the check, as its refund states them; 0 for a refund of the newest units."""
     in_denied_group: bool = False
     """Whether the refund was sent because another check of the group was denied."""
     is_charge: bool = False

@@ -25,7 +25,7 @@ _AXES: dict[str, tuple[str, ...]] = {
     "scope": ("global", "split", "home"),
     "policy": ("on_failure_deny", "on_failure_local"),
     "request": (
-        *("cost", "peek", "refund", "bounded_refund", "charge"),
+        *("cost", "peek", "refund", "aged_refund", "bounded_refund", "charge"),
         *("group", "several_overrides", "probe", "batch"),
     ),
     "limit": _CARRIED[:2],

@@ -55,8 +55,8 @@ def refunded_units(view: CounterView, answer: Answered, *, is_alone: bool = Fals
 def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund:
     """Return the refund of a charge.
 
-    A caller's refund removes the newest units. The refund of a denied group has an age, so it
-    removes units from the instant of the check on, or from shortly before it. It removes
+    A caller's refund without an age removes the newest units. The refund of a denied group has an
+    age, so it removes units from the instant of the check on, or from shortly before it. It removes
     nothing if the network delays it by more than this. A refund of a borrowed unit may be lost.
 
     Another data center that has received the units keeps them: later units of this data center
@@ -72,8 +72,12 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
         ages = 0.0 if view.limit.is_bucket else lasts, lasts + _REFUND_ALLOWANCE_S
         place, done = view.place_of(answer), answer.refund_done_at
         least = 0 if view.excuses.is_broken(place, answer, done) else least
+    elif answer.refund_age:
+        first = answer.asked_at + answer.refund_age
+        ages = (_stated_age(view, answer),) * 2
     if view.bounded_refunds:
-        ages = _recorded_ages(view, answer, is_alone=is_alone)
+        youngest_s, oldest_s = _recorded_ages(view, answer, is_alone=is_alone)
+        ages = max(ages[0], youngest_s), max(ages[1], oldest_s)
         place = view.place_of(answer)
         may_be_second = answer.answered_at - answer.asked_at > QUICK_S
         is_far = place.datacenter != answer.datacenter
@@ -91,6 +95,14 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
         oldest,
         view.bounded_refunds,
     )
+
+
+def _stated_age(view: CounterView, answer: Answered) -> float:
+    """Return the age of a refund with an age; a refund from a log may arrive late."""
+    age, period = answer.refund_age, view.limit.period_ns / 1e9
+    if view.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or age >= period:
+        return age
+    return min(age + min(age, _REFUND_ALLOWANCE_S), period - 1e-9)
 
 
 def _recorded_ages(view: CounterView, answer: Answered, *, is_alone: bool) -> tuple[float, float]:

@@ -78,6 +78,18 @@ ANSWERS = (
         ("groups",),
     ),
     Mutant(
+        "stated-age-without-allowance",
+        "a refund of a caller from a log often misses its charge, because it arrives late",
+        (
+            Edit(
+                "ringfence.client.requests.dispatcher:Dispatcher._decide",
+                "[limit.refund_age_ns(age_ns) if limit else age_ns for limit in limits]",
+                "[age_ns] * len(limits)",
+            ),
+        ),
+        ("refunds",),
+    ),
+    Mutant(
         "standby-never-asked",
         "the standby is not asked when the owner does not answer",
         (

@@ -48,13 +48,14 @@ _ALL: tuple[Testbed, ...] = (
     ),
     build_testbed(
         "refunds",
-        "two nodes, every third check refunded",
+        "two nodes, every third check refunded, from a log with the age of the check",
         nodes=2,
         seconds=5,
         calm=2,
         loads=(
             Load(rule="day", per_second=40, keys=6, refunds=0.3),
             Load(rule="scarce", per_second=20, keys=3, refunds=0.3),
+            Load(rule="log", per_second=20, keys=3, refunds=0.3, aged_refunds=True),
         ),
     ),
     build_testbed(

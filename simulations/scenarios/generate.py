@@ -18,6 +18,7 @@ from simulations.scenarios.generate_loads import (
     generate_holds,
     generate_loads,
     generate_overrides,
+    with_aged_refunds,
     with_refunds,
 )
 from simulations.scenarios.generate_rules import generate_lent_rule, generate_rules
@@ -87,6 +88,7 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
     is_bounded = refunds.random() < _BOUNDED_REFUNDS
     if is_bounded:
         loads = with_refunds(loads, refunds)
+    loads = with_aged_refunds(loads, stream(seed, "aged refunds", level))
     scenario = Scenario(
         DRAWN,
         "generates hosts, network, load and faults from the seed",

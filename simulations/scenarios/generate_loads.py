@@ -12,7 +12,13 @@ from ringfence.limiter import Limit
 from ringfence.rules import Rule, parse_limit
 from simulations.scenarios.scenario import Holds, Load
 
-__all__ = ["generate_holds", "generate_loads", "generate_overrides", "with_refunds"]
+__all__ = [
+    "generate_holds",
+    "generate_loads",
+    "generate_overrides",
+    "with_aged_refunds",
+    "with_refunds",
+]
 
 _SHAPES = ("poisson", "poisson", "zipf", "hot", "bursts", "attack")
 _RATES = (3, 6, 12)
@@ -39,6 +45,8 @@ _BATCH = 20
 _SOME = 0.3
 """Probability that a load has peeks, refunds or groups, and that a run has limits in requests; for
 each of them separately."""
+_AGED = 0.5
+"""Share of loads with refunds whose refunds state the age of their charge."""
 _NO_CHARGES = 0.5
 """Share of runs without charges."""
 
@@ -91,6 +99,18 @@ def with_refunds(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
     """Return the loads; about half of those without refunds now have some."""
     return tuple(
         [replace(load, refunds=load.refunds or random.choice((0.0, 0.1))) for load in loads]
+    )
+
+
+def with_aged_refunds(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
+    """Return the loads; half of those with refunds now state the ages, also of later refunds."""
+    return tuple(
+        [
+            replace(load, aged_refunds=True, refund_after_s=random.choice((0.0, 0.5)))
+            if load.refunds and random.random() < _AGED
+            else load
+            for load in loads
+        ]
     )
 
 

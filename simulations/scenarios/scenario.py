@@ -75,6 +75,8 @@ class Load(Struct, frozen=True):
     """Share of admitted checks that are refunded."""
     refund_after_s: float = 0.0
     """Longest time from an admitted check to its refund; drawn uniformly."""
+    aged_refunds: bool = False
+    """Whether the refunds state the time since their check, as those of reservations do."""
     charges: float = 0.0
     """Share of requests that are charges, which count even beyond the limit; costs come from
     `CHARGED`."""

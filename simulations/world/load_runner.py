@@ -172,6 +172,8 @@ class LoadRunner:
             elif row.allowed and row.source in _BY_MEMBER and random.random() < load.refunds:
                 if load.refund_after_s:
                     await runtime.sleep(random.uniform(0.0, load.refund_after_s))
+                if load.aged_refunds:
+                    row = dataclasses.replace(row, refund_age=hosts.now - asked_at)  # noqa: PLW2901
                 ledger.add_refunded(name, await self._refunded(load, name, arrival, row))
             else:
                 ledger.add(name, row)
@@ -200,21 +202,23 @@ class LoadRunner:
     async def _refunded(self, load: Load, name: str, arrival: Arrival, row: Answered) -> Answered:
         """Refund the cost of one counter of an admitted check, and return its row with the time."""
         is_bounded = self._scenario.bounded_refunds
-        self._use(load, arrival, "refund", "bounded_refund" if is_bounded else "")
-        decision = await self._refund(load, name, arrival)
+        kinds = ("bounded_refund" if is_bounded else "", "aged_refund" if row.refund_age else "")
+        self._use(load, arrival, "refund", *kinds)
+        decision = await self._refund(load, name, arrival, row.refund_age)
         if decision.source not in _BY_MEMBER:
             return row
         return dataclasses.replace(row, refund_done_at=self._hosts.now)
 
-    async def _refund(self, load: Load, name: str, arrival: Arrival) -> Decision:
-        """Refund the cost of one counter of an admitted check."""
+    async def _refund(self, load: Load, name: str, arrival: Arrival, age: float) -> Decision:
+        """Refund the cost of one counter of an admitted check; age 0 stands for the newest
+        units."""
         limiter, key, cost = self._limiter(arrival), arrival.key, arrival.cost
         if load.limit and not load.overrides:
-            return await limiter.refund_limit(load.limit, key, cost=cost)
+            return await limiter.refund_limit(load.limit, key, cost=cost, age=age)
         [descriptor] = [
             each for each in descriptors_of(load, key) if each.entries == ((name, key),)
         ]
-        return await limiter.refund(DOMAIN, [descriptor], cost)
+        return await limiter.refund(DOMAIN, [descriptor], cost, age=age)
 
     def _limiter(self, arrival: Arrival) -> Limiter:
         return self._hosts.clients[arrival.client].limiter
