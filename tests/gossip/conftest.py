@@ -1,4 +1,4 @@
-"""A cluster of membership cores in virtual time, for tests that need several of them."""
+"""Simulated cluster of membership cores in virtual time, and builders of records and members."""
 
 from collections import Counter
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ NS = 1_000_000_000
 
 
 class HostClock:
-    """A cluster clock that is the host's own, and remembers what probes told it."""
+    """Cluster clock that follows the host's clock, and records the samples of probes."""
 
     def __init__(self):
         self.samples = []
@@ -26,7 +26,7 @@ class HostClock:
 
 
 class World:
-    """Members by name, one heap of events, one seed; links can be cut and members put to sleep."""
+    """Cluster with one heap of events and one seed. Tests can cut links and suspend members."""
 
     def __init__(self, seed=1, *, settings=None, delay_s=0.001):
         self.random = Random(seed)
@@ -41,14 +41,14 @@ class World:
         self.conflicts = []
         self.datagrams = Counter()
         self.largest = 0
-        self._lives = {}
+        self._processes = {}
         self._at = {}
         self._events = []
         self._number = 0
         self._ticks = {}
 
     def start(self, name, *, seeds=(), address=None, generation=None, datacenter="dc1", weight=1.0):
-        """Boot a member, again or for the first time; it takes its place in the ring at once."""
+        """Start or restart a member, which enters the ring at once."""
         host, port = address or (f"10.0.0.{len(self._at) + 1}", 7600)
         if address is None and name in self.cores:
             host, port = self.cores[name].me.address
@@ -67,7 +67,7 @@ class World:
             me, self.settings, Random(self.random.getrandbits(64)), self.now, HostClock()
         )
         self.cores[name] = core
-        self._lives[name] = self._lives.get(name, 0) + 1
+        self._processes[name] = self._processes.get(name, 0) + 1
         self._at[me.address] = name
         self.asleep.pop(name, None)
         self._ticks.pop(name, None)
@@ -77,7 +77,7 @@ class World:
         return core
 
     def grow(self, count, *, prefix="n", seed="n0", datacenter="dc1"):
-        """Boot members one after another, each with the same seed, and let them meet."""
+        """Start members one after another with the same seed, and let them find each other."""
         for number in range(count):
             name = f"{prefix}{number}"
             seeds = (seed,) if name != seed else ()
@@ -86,26 +86,26 @@ class World:
         self.run(3)
 
     def kill(self, name):
-        """Let a member fall silent for good."""
-        self._lives[name] += 1
+        """Crash a member."""
+        self._processes[name] += 1
         self.cores.pop(name)
 
     def sleep(self, name, seconds):
-        """Let a member neither hear nor do anything for a while; datagrams wait for it."""
+        """Suspend a member for some seconds, in which its datagrams wait."""
         self.asleep[name] = (self.now + round(seconds * NS), [])
         self._push(self.asleep[name][0], name, self._wake, name)
 
     def run(self, seconds):
-        """Let this much time pass."""
+        """Perform the events of the next seconds."""
         end = self.now + round(seconds * NS)
         while self._events and self._events[0][0] <= end:
-            self.now, _, name, life, act, arguments = heappop(self._events)
-            if self._lives.get(name) == life and name in self.cores:
+            self.now, _, name, process, act, arguments = heappop(self._events)
+            if self._processes.get(name) == process and name in self.cores:
                 act(*arguments)
         self.now = end
 
     def run_until(self, condition, within):
-        """Let time pass until the condition holds; returns the seconds that took."""
+        """Perform events until the condition holds; return the seconds until then."""
         began = self.now
         while not condition():
             assert self.now - began < within * NS, f"not within {within} s"
@@ -113,7 +113,7 @@ class World:
         return (self.now - began) / NS
 
     def do(self, name, effects):
-        """Perform what a member wants done."""
+        """Perform the effects that a member returned."""
         core = self.cores[name]
         for effect in effects:
             match effect:
@@ -133,14 +133,14 @@ class World:
             self._push(max(due, self.now), name, self._tick, name)
 
     def views(self, name):
-        """The status that each member holds this one for."""
+        """Return the status of a member in the list of each running member."""
         return {
             viewer: core.records[name].status if name in core.records else None
             for viewer, core in self.cores.items()
         }
 
     def agree(self):
-        """Whether all that run hold all that run for alive, and nobody else."""
+        """Return whether all running members route checks to exactly the running members."""
         alive = sorted(self.cores)
         return (
             all([record.name for record in core.routed()] == alive for core in self.cores.values())
@@ -148,7 +148,7 @@ class World:
         )
 
     def deaths(self):
-        """Names declared dead, by whomever."""
+        """Return the name of a member for each time that a member declared it dead."""
         return [
             change.after.name
             for _, _, change in self.changes
@@ -195,18 +195,18 @@ class World:
 
     def _push(self, at, name, act, *arguments):
         self._number += 1
-        heappush(self._events, (at, self._number, name, self._lives[name], act, arguments))
+        heappush(self._events, (at, self._number, name, self._processes[name], act, arguments))
 
 
 @pytest.fixture(scope="session")
 def world():
-    """Builds a world: `world(seed)`."""
+    """Return the class of clusters: `world(seed)` builds one."""
     return World
 
 
 @pytest.fixture(scope="session")
 def record():
-    """Builds a record: `record("a", status=Status.SUSPECT)`."""
+    """Return a function that builds a record: `record("a", status=Status.SUSPECT)`."""
 
     def build(name="a", **changes):
         fields = {
@@ -226,7 +226,7 @@ def record():
 
 @pytest.fixture(scope="session")
 def core(record):
-    """Builds a single member at time 0: `core("a", settings=...)`."""
+    """Return a function that builds a member at time 0: `core("a", settings=...)`."""
 
     def build(name="a", *, settings=None, seed=1, **changes):
         me = record(name, **changes)

@@ -43,7 +43,7 @@ def sent(effects, kind):
     ]
 
 
-def is_word_to(effect, record):
+def is_sent_to(effect, record):
     return isinstance(effect, Send) and effect.to == record.address
 
 

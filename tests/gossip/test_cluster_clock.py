@@ -1,4 +1,4 @@
-"""Members that agree on a time, on clocks of the test's own."""
+"""Cluster clocks of members on hosts whose clocks differ."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ S = 1000 * MS
 
 
 class Host:
-    """One member: its host's clock is `off` from the true time and drifts by `ppm`."""
+    """Member on a host whose clock differs from the true time by `off` and drifts by `ppm`."""
 
     def __init__(self, off: int, ppm: int = 0) -> None:
         self.off = off
@@ -79,7 +79,7 @@ def test_two_members_meet_without_overshooting(every: int) -> None:
     assert min(differences) > -MS
 
 
-def test_clocks_that_drift_are_held_together() -> None:
+def test_drifting_clocks_stay_together() -> None:
     hosts = [Host(0, ppm) for ppm in (0, 200, -200)]
     run(hosts, 300)
 
@@ -218,7 +218,7 @@ def test_samples_count_for_a_minute(age: int, *, counts: bool) -> None:
 def test_samples_from_before_the_hosts_clock_was_set_back_do_not_count(
     back: int, *, counts: bool
 ) -> None:
-    """Half of the members ended before. Their samples would count for another hour."""
+    """Otherwise samples of members that have ended would count for another hour."""
     clock = clock_of(0, 0, now=5000 * S)
     now = 5000 * S - back
 
@@ -236,7 +236,7 @@ def test_a_clock_uses_the_samples_of_the_last_1024_members() -> None:
         clock.sample(f"ahead {name}", 100 * MS, MS, 1000 * S)
         clock.sample(f"behind {name}", -100 * MS, MS, 1000 * S)
 
-    assert clock.read(1001 * S) == 1001 * S  # Without the first, equally many are on both sides.
+    assert clock.read(1001 * S) == 1001 * S  # The others are evenly ahead and behind.
 
 
 def test_a_difference_within_the_measurement_error_moves_no_clock() -> None:
@@ -263,7 +263,7 @@ def test_later_events_have_later_times_after_a_clock_was_set_back() -> None:
 
 
 def test_a_clock_that_is_set_back_an_hour_follows_the_others() -> None:
-    """Its own time stands still for that hour, unless it sees by how much it must be moved."""
+    """Without samples of other members, its time would stand still for that hour."""
     hosts = [Host(0), Host(0), Host(0), Host(0)]
     run(hosts, 30)
     hosts[3].off = -3600 * S
@@ -273,7 +273,7 @@ def test_a_clock_that_is_set_back_an_hour_follows_the_others() -> None:
     assert not any(host.clock.is_suspect for host in hosts)
 
 
-def test_a_clock_does_not_jump_to_where_two_others_are_that_do_not_agree() -> None:
+def test_a_clock_does_not_jump_if_two_others_disagree() -> None:
     clock = ClusterClock()
     for name, off in (("a", 0), ("b", 0), ("c", 0)):
         clock.sample(name, off - 3600 * S, MS, 1000 * S)
@@ -288,12 +288,12 @@ def test_a_clock_does_not_jump_to_where_two_others_are_that_do_not_agree() -> No
 
 
 @pytest.mark.parametrize("off", [3600 * S, 3 * S, -3 * S])
-def test_a_clock_far_off_jumps_either_way_where_nothing_is_counted(off: int) -> None:
+def test_jump_corrects_a_clock_that_is_far_ahead_or_behind(off: int) -> None:
     hosts = [Host(0), Host(5 * MS), Host(-5 * MS), Host(off)]
     run(hosts, 30)
     assert hosts[3].clock.is_suspect
     for host in hosts:
-        host.clock.jump(host.host(1030 * S))  # Does nothing to those that are right.
+        host.clock.jump(host.host(1030 * S))  # Correct clocks do not jump.
     assert spread(hosts, 1030 * S) < 20 * MS
 
     run(hosts, 60, begin=1030)

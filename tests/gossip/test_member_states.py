@@ -83,7 +83,7 @@ def test_a_suspect_that_sends_a_message_receives_the_suspicion(core, record, sta
 
 
 def test_members_that_consider_each_other_dead_do_not_loop(core, record):
-    """After a split of two each one's accusation was answered with an accusation, and so on."""
+    """After a partition, two members answered accusations with accusations without end."""
     members = {"a": core("a"), "b": core("b")}
     for name, other in (("a", "b"), ("b", "a")):
         deliver(members[name], record(other, status=Status.DEAD, accuser=name), sender="c")
@@ -100,7 +100,7 @@ def test_members_that_consider_each_other_dead_do_not_loop(core, record):
 
 
 def test_an_outdated_alive_record_is_answered_with_the_suspicion(core, record):
-    """memberlist#311: a restarted member said it was alive, in vain, by too low an incarnation."""
+    """memberlist#311: a restarted member stayed dead because its incarnation was too low."""
     member = core("a")
     accusation = record("b", incarnation=100, status=Status.DEAD)
     deliver(member, accusation, sender="c", source=("host-c", 1))
@@ -112,7 +112,7 @@ def test_an_outdated_alive_record_is_answered_with_the_suspicion(core, record):
 
 
 def test_a_suspicion_of_an_unknown_member_is_disseminated(core, record):
-    """memberlist#311: members that had just been started swallowed it."""
+    """memberlist#311: members that had just started ignored such a suspicion."""
     member = core("a")
     deliver(member, record("b"))
     accusation = record("x", incarnation=100, status=Status.DEAD)
@@ -152,13 +152,13 @@ def test_dead_members_are_contacted_rarely_until_forgotten(core, record):
     deliver(member, *[record(f"gone{number}", status=Status.DEAD) for number in range(50)])
     run(member, Settings.lan().gossip_to_dead)
 
-    calls = calls_of_the_dead(run(member, 850))
+    calls = contacts_of_dead_members(run(member, 850))
     assert 0 < len(calls) <= 2 * 850 / 10
     run(member, 901)
-    assert calls_of_the_dead(run(member, 3000)) == []
+    assert contacts_of_dead_members(run(member, 3000)) == []
 
 
-def calls_of_the_dead(effects):
+def contacts_of_dead_members(effects):
     addresses = [
         effect.to if isinstance(effect, Send) else effect.with_
         for effect in effects
@@ -180,7 +180,7 @@ def test_a_dead_seed_is_remembered_for_longer(core, record):
 
 
 def test_records_of_an_earlier_boot_do_not_affect_the_new_one(core, record):
-    """Late words of the old process must not bury the new one."""
+    """Late records of the old process must not make the new process dead."""
     member = core("a")
     deliver(member, record("b", generation=2))
 
@@ -190,7 +190,7 @@ def test_records_of_an_earlier_boot_do_not_affect_the_new_one(core, record):
 
 
 def test_a_restart_at_another_address_replaces_the_old_record(core, record):
-    """memberlist#157, #189: a name stayed bound to the address it once had."""
+    """memberlist#157, #189: a restarted member kept its old address."""
     member = core("a")
     deliver(member, record("b"))
     deliver(member, record("b", generation=2, host="new"))

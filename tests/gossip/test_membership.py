@@ -1,4 +1,4 @@
-"""Laws and bounds of membership, leaving, and pauses of the process."""
+"""Invariants and bounds of membership, leaving, and pauses of the process."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from gossip import (
     encode,
 )
 from gossip.datagrams.codec import record_size
-from tests.gossip.membership_calls import HOME, NS, changes, deliver, is_word_to, others, run, sent
+from tests.gossip.membership_calls import HOME, NS, changes, deliver, is_sent_to, others, run, sent
 
 
 @given(st.lists(others, max_size=20))
@@ -51,7 +51,7 @@ def test_a_member_never_suspects_itself_and_bounds_its_queue(core, listed):
 
 
 def test_the_longest_updates_leave_the_queue_among_many_short_ones(core, record):
-    """alertmanager#1412: what was larger than the room in a datagram waited for ever."""
+    """alertmanager#1412: an update above the size of a datagram waited forever."""
     member = core("m" * 255, host="h")
     long = record("n" * 255, host="h" * 60, accuser="o" * 255, status=Status.SUSPECT)
     deliver(member, record("b"), long, *[record(f"short{number}") for number in range(100)])
@@ -194,7 +194,7 @@ def test_a_suspicion_that_a_confirmation_ends_in_the_past_is_no_pause(core, reco
     deliver(member, *[record(name) for name in "bcdef"])
     deliver(member, record("b", status=Status.SUSPECT, accuser="c"))
     run(member, 5.0)
-    # Nobody but the one accuser so far: patient. Three more, and it is over since 1.5 s.
+    # With one accuser, the suspicion lasts 9 s. With three more, it would have ended after 1.5 s.
     accusations = [record("b", status=Status.SUSPECT, accuser=each) for each in "def"]
     deliver(member, *accusations, now=5 * NS)
     member.tick(5 * NS)
@@ -217,7 +217,7 @@ def test_founders_know_each_other_without_sending_records(core, record):
     assert {ping.target for ping in sent(run(member, 30), Ping)} == {"b", "c"}
 
 
-def test_a_member_that_has_left_need_not_be_run_again(core, record):
+def test_a_member_that_has_left_has_no_timer(core, record):
     member = core("a")
     deliver(member, record("b"))
     member.left(0)
@@ -266,8 +266,8 @@ def test_updates_are_pending_for_each_kind_of_data_center(core, record):
         deliver(member, listed)
         pending.append(member.pending)
 
-    # The own record is sent to the first other member. Updates for other data centers are queued
-    # from the first member there on.
+    # The first other member receives the own record. Updates for other data centers are queued as
+    # soon as a member there is known.
     assert pending == [2, 3, 5]
 
 
@@ -311,12 +311,12 @@ def test_only_suspicions_damp_a_member(core, record):
 
 
 def test_a_member_that_has_just_died_receives_its_accusation(core, record):
-    """It may be alive. Then it refutes its death."""
+    """A member that is alive refutes its death."""
     member = core("a")
     death = record("c", status=Status.DEAD)
     deliver(member, record("b"), death)
 
-    addressed = [each for each in run(member, 0.3) if is_word_to(each, death)]
+    addressed = [each for each in run(member, 0.3) if is_sent_to(each, death)]
 
     assert addressed
     assert all(each.message.updates[0] == death for each in addressed)

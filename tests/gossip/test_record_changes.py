@@ -11,7 +11,7 @@ from tests.gossip.membership_calls import (
     changes,
     deliver,
     first_ping,
-    is_word_to,
+    is_sent_to,
     run,
     run_answered,
     sent,
@@ -20,12 +20,12 @@ from tests.gossip.membership_calls import (
 C = ("host-c", 7600)
 
 
-def news_of(effects):
+def names_in_updates(effects):
     """Return the names in the updates of gossip messages."""
     return {each.name for message in sent(effects, Gossip) for each in message.updates}
 
 
-def without_news(core, record, *names, status=Status.ALIVE):
+def member_without_updates(core, record, *names, status=Status.ALIVE):
     """Return a member that knows others and has no updates to send."""
     member = core("m")
     member.found([record(name, status=status) for name in names], 0)
@@ -49,19 +49,19 @@ def test_the_first_member_list_is_not_disseminated_but_the_own_record_is(core, r
     member.merge([record("b"), record("c")], 0)
 
     assert member.pending == 1
-    assert news_of(run(member, 0.2)) == {"m"}
+    assert names_in_updates(run(member, 0.2)) == {"m"}
 
 
 def test_records_from_later_exchanges_are_disseminated(core, record):
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
 
     member.merge([record("d")], 0)
 
-    assert news_of(run(member, 0.2)) == {"d"}
+    assert names_in_updates(run(member, 0.2)) == {"d"}
 
 
 def test_records_of_unknown_members_that_are_gone_are_not_disseminated(core, record):
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
 
     member.merge([record("d", status=Status.DEAD), record("e", status=Status.LEFT)], 0)
 
@@ -75,11 +75,11 @@ def test_only_a_member_that_was_alone_soon_exchanges_again(core, record):
     deliver(member, record("b"))
     assert [each for each in run(member, 0.8) if isinstance(each, Exchange)]
 
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
     deliver(member, record("c"))
 
     assert not [each for each in run(member, 0.8) if isinstance(each, Exchange)]
-    assert news_of(run(member, 0.8)) <= {"b", "c"}
+    assert names_in_updates(run(member, 0.8)) <= {"b", "c"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_only_a_member_that_was_alone_soon_exchanges_again(core, record):
     ],
 )
 def test_of_exchanged_records_only_a_death_becomes_a_suspicion(core, record, change, status):
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
 
     member.merge([record("b", **change)], 0)
 
@@ -115,7 +115,7 @@ def test_an_exchanged_death_of_a_member_that_is_gone_changes_nothing(core, recor
 
 
 def test_an_exchanged_death_of_a_suspect_is_no_second_suspicion(core, record):
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
     suspicion = record("b", status=Status.SUSPECT, accuser="c")
     deliver(member, suspicion)
 
@@ -125,8 +125,8 @@ def test_an_exchanged_death_of_a_suspect_is_no_second_suspicion(core, record):
     assert member.records["b"] is suspicion
 
 
-def test_an_exchanged_death_makes_the_member_probe_the_dead_one(core, record):
-    member = without_news(core, record, "b", "c", "d", "e")
+def test_an_exchanged_death_makes_the_receiver_probe_the_dead_member(core, record):
+    member = member_without_updates(core, record, "b", "c", "d", "e")
 
     pings = sent(member.merge([record("b", status=Status.DEAD)], 1), Ping)
 
@@ -134,7 +134,7 @@ def test_an_exchanged_death_makes_the_member_probe_the_dead_one(core, record):
 
 
 def test_a_new_accuser_of_a_suspect_is_disseminated_once(core, record):
-    member = without_news(core, record, *"bcdefgh")
+    member = member_without_updates(core, record, *"bcdefgh")
     pending = []
     for number, accuser in enumerate(("c", "c", "d", "d", "")):
         now = number * NS // 4
@@ -204,7 +204,7 @@ def test_a_restart_of_a_dead_member_is_no_return(core, record):
 def test_a_failed_probe_is_ignored_after_its_target_restarted_or_left(
     core, record, change, is_suspected
 ):
-    member = without_news(core, record, "b")
+    member = member_without_updates(core, record, "b")
     began, _ = first_ping(member)
     changed = record("b", **change)
     deliver(member, changed, now=began)
@@ -217,7 +217,7 @@ def test_a_failed_probe_is_ignored_after_its_target_restarted_or_left(
 
 
 def test_a_failed_probe_of_a_suspect_confirms_the_suspicion(core, record):
-    member = without_news(core, record, *"bcdefgh")
+    member = member_without_updates(core, record, *"bcdefgh")
     first_ping(member)
     deadlines = []
     deliver(member, record("b", status=Status.SUSPECT, accuser="c"), now=member.next_deadline())
@@ -294,7 +294,7 @@ def test_a_new_suspect_is_informed_and_probed_again(core, record, has_buddy):
         effects = member.tick(member.next_deadline())
 
     accusation = record(ping.target, status=Status.SUSPECT, accuser="m")
-    informed = [each for each in effects if is_word_to(each, accusation)]
+    informed = [each for each in effects if is_sent_to(each, accusation)]
     is_told = Send(accusation.address, Gossip("m", 1, (accusation,))) in informed
     pings = [each.target for each in sent(effects, Ping)]
     assert member.records[ping.target] == accusation

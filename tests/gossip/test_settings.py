@@ -5,14 +5,14 @@ from gossip import ProbeSettings, Settings
 
 
 @pytest.mark.parametrize("settings", [Settings.lan(), Settings.wan()])
-def test_other_data_centers_are_probed_no_faster_than_the_own(settings):
+def test_other_data_centers_are_probed_no_faster_than_the_local_one(settings):
     assert settings.local_dc.interval <= settings.remote_dc.interval
     assert settings.local_dc.timeout <= settings.remote_dc.timeout
 
 
-def test_three_members_know_of_a_crash_within_four_seconds_at_worst():
+def test_three_members_detect_a_crash_within_four_seconds():
     lan = Settings.lan().local_dc
-    turn = 3 * lan.interval  # First in one round of two others, last in the next.
+    turn = 3 * lan.interval  # The first in one round of two members, and the last in the next.
 
     assert turn + lan.interval + lan.suspicion_factor * lan.interval < 4.0
 
@@ -20,13 +20,13 @@ def test_three_members_know_of_a_crash_within_four_seconds_at_worst():
 @pytest.mark.parametrize(
     "changes", [{"interval": 0}, {"timeout": 0.5}, {"timeout": 0.01}, {"gossip_fanout": 0}]
 )
-def test_settings_that_cannot_work_are_refused(changes):
+def test_invalid_settings_are_refused(changes):
     with pytest.raises(ValueError, match="must be"):
         replace(ProbeSettings.lan(), **changes)
 
 
 @pytest.mark.parametrize("changes", [{"nack_share": 1.0}, {"forget_after": 0.0}, {"flaps": -1}])
-def test_a_cluster_that_cannot_work_is_refused(changes):
+def test_invalid_settings_of_a_cluster_are_refused(changes):
     with pytest.raises(ValueError, match="must be"):
         replace(Settings.lan(), **changes)
 

@@ -11,7 +11,7 @@ weights = st.floats(min_value=0.25, max_value=4.0)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
-def test_a_member_needs_nothing_but_a_name():
+def test_a_member_needs_only_a_name():
     member = Member(NodeId("a"))
 
     assert (member.datacenter, member.zone, member.weight) == ("dc1", "", 1.0)

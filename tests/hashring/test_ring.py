@@ -329,8 +329,8 @@ def test_every_shard_is_listed_under_its_owner_once(member_list):
 def test_an_unknown_member_owns_nothing():
     ring = Ring.of(nodes(2))
 
-    assert ring.shards_of(NodeId("stranger")) == ()
-    assert ring.owned_count(NodeId("stranger")) == 0
+    assert ring.shards_of(NodeId("unknown")) == ()
+    assert ring.owned_count(NodeId("unknown")) == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 40])

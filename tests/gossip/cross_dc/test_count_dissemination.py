@@ -1,4 +1,4 @@
-"""Which counts another data center should hear of next."""
+"""Selection of the counts that are sent to another data center next."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 class Counts:
-    """What a data center has counted, and the limit of every key."""
+    """Counts of a data center, with the same limit for all keys."""
 
     def __init__(self, ceiling: int = 1000) -> None:
         self.ceiling = ceiling
@@ -80,7 +80,7 @@ def test_acknowledged_units_of_several_windows_count() -> None:
         assert [row.cells for row in sent] == ([[6, 40, 7, last]] if is_sent else [])
 
 
-def test_only_what_the_other_side_has_not_confirmed_weighs() -> None:
+def test_only_unacknowledged_units_count() -> None:
     counts, spread = Counts(), CountDissemination(shard_of)
     counts.counts[b"k"] = 500
     spread.on_acknowledged(b"k", [7, 495])
@@ -137,7 +137,7 @@ def test_a_key_near_its_limit_does_not_wait_for_others() -> None:
     assert all(key.startswith(b"old") for key in found)
 
 
-def test_a_key_that_was_lost_is_examined_after_those_that_wait() -> None:
+def test_a_lost_key_is_examined_after_waiting_keys() -> None:
     spread, examined = CountDissemination(shard_of), list[bytes]()
 
     def read(some: Sequence[bytes]) -> list[KeyCounts]:
@@ -225,13 +225,13 @@ def test_a_change_between_two_steps_of_a_round_is_sent_later() -> None:
 
 
 def test_unsent_keys_are_dropped_when_their_windows_expire() -> None:
-    """limitador#295: what waited for the other side grew for as long as that was cut off."""
-    spread, living = CountDissemination(shard_of), {b"9999"}
+    """limitador#295: the queue for an unreachable peer grew without bound."""
+    spread, active = CountDissemination(shard_of), {b"9999"}
 
     for number in range(10_000):
         spread.mark_changed(b"%04d" % number, number)
     for _ in range(51):
-        spread.drop_expired(lambda keys: [[7, 5] if key in living else [] for key in keys])
+        spread.drop_expired(lambda keys: [[7, 5] if key in active else [] for key in keys])
 
     counts = Counts()
     counts.counts[b"9999"] = 5
@@ -239,7 +239,7 @@ def test_unsent_keys_are_dropped_when_their_windows_expire() -> None:
     assert len(spread) == 0
 
 
-def test_of_very_many_unsent_keys_200_are_examined_at_a_time() -> None:
+def test_unsent_keys_are_examined_in_steps_of_200() -> None:
     spread = CountDissemination(shard_of)
     for number in range(201):
         spread.mark_changed(b"key%d" % number, number)
@@ -257,7 +257,7 @@ def test_of_very_many_unsent_keys_200_are_examined_at_a_time() -> None:
     assert examined[:2] == [b"key200", b"key0"]
 
 
-def test_what_waits_keeps_to_a_bound_and_the_oldest_goes() -> None:
+def test_waiting_keys_are_bounded_and_the_oldest_is_dropped() -> None:
     spread, counts = CountDissemination(shard_of, most_keys=2), Counts()
     for number, key in enumerate((b"a", b"b", b"c")):
         counts.counts[key] = 900
@@ -312,10 +312,10 @@ def test_lost_keys_wait_while_many_keys_have_changed() -> None:
         ((), [7, 9], False),
         ((7, 5), [7, 15], True),
         ((7, 5), [7, 14], False),
-        ((6, 5), [6, 5, 7, 10], True),  # A window that the other side does not know yet.
+        ((6, 5), [6, 5, 7, 10], True),  # The other side does not have this window yet.
         ((6, 5), [6, 5, 7, 9], False),
         ((6, 5), [6, 9, 7, 6], True),
-        ((6, 5, 7, 1), [7, 11], True),  # The first window is over.
+        ((6, 5, 7, 1), [7, 11], True),  # The first window has ended.
         ((6, 5, 7, 1), [7, 10], False),
     ],
 )

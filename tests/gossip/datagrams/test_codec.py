@@ -108,7 +108,7 @@ def test_records_are_read_as_they_were_packed(listed):
 @example(b"\x91" * 5000)
 @example(b"\xc1")
 @example(b"\xdd\xff\xff\xff\xff")
-def test_random_bytes_are_refused_and_nothing_else_happens(data):
+def test_random_bytes_are_decoded_or_refused(data):
     for read in (decode, unpack_records):
         with suppress(BadDatagram):
             read(data)
@@ -124,7 +124,7 @@ def test_a_message_with_a_flipped_byte_is_another_message_or_refused(message, fl
             flipped = bytearray(raw)
             flipped[place] ^= bits
             with suppress(BadDatagram):
-                # msgpack has several encodings of one number; they are the same message.
+                # msgpack has several encodings of one number, which give the same message.
                 assert decode(bytes(flipped)) != message or msgpack.unpackb(flipped) == fields
 
 
@@ -147,15 +147,15 @@ def test_a_list_cut_short_is_refused(listed, data):
 
 
 @pytest.mark.parametrize("size", [127, 128, 255, 256, 1000])
-def test_lists_of_any_size_survive(record, size):
+def test_lists_of_any_size_are_read_as_they_were_written(record, size):
     """cortex#4326: messages were malformed from 127 members on."""
     listed = [record(f"node-{number}") for number in range(size)]
 
     assert unpack_records(pack_records(listed)) == listed
 
 
-def test_a_list_beyond_what_two_bytes_can_count_survives(record):
-    """memberlist#260: what was longer than 64 KiB was written with its length cut to two bytes."""
+def test_a_list_above_64_kib_is_read_as_it_was_written(record):
+    """memberlist#260: the length of lists above 64 KiB was cut to two bytes."""
     listed = [record(f"{number:0200}", zone="z" * 200) for number in range(300)]
     raw = pack_records(listed)
 
@@ -164,8 +164,8 @@ def test_a_list_beyond_what_two_bytes_can_count_survives(record):
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 127, 128, 255])
-def test_names_of_any_length_survive(record, size):
-    """cortex#4326, for the lengths that change how msgpack writes a text."""
+def test_names_of_any_length_are_read_as_they_were_written(record, size):
+    """cortex#4326, for the lengths at which the msgpack encoding of text changes."""
     message = Gossip("s" * size, 1, (record("n" * size, host="h"),))
 
     assert decode(encode(message)) == message
@@ -264,7 +264,7 @@ def refusal_of(read, data):
         ([5, "s" * 256, 1], "bad_field"),
     ],
 )
-def test_a_message_with_a_bad_head_is_refused(head, cause):
+def test_a_message_with_an_invalid_header_is_refused(head, cause):
     assert refusal_of(decode, msgpack.packb([head])) == cause
 
 
@@ -305,7 +305,7 @@ def test_a_list_has_at_most_4096_records(record):
     assert len(unpack_records(pack_records(listed))) == 4096
 
 
-def test_the_room_for_updates_is_what_the_head_of_a_message_leaves():
-    """The length of a list of updates takes up to three bytes; one is in the empty message."""
+def test_updates_get_the_bytes_that_the_header_of_a_message_leaves():
+    """The length of a list of updates takes up to three bytes, and one for an empty list."""
     for message in (Ping("s", 1, 2, "t", 3), Nack("s" * 255, 1, 2), Gossip("s", 1)):
         assert room_for_updates(message) == MAX_MESSAGE - len(encode(message)) - 2

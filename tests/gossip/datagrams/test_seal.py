@@ -1,4 +1,4 @@
-"""Datagrams that only holders of the cluster's key can make, each taken once."""
+"""Sealed datagrams: only holders of the cluster's key can send them, and no replay is accepted."""
 
 import pytest
 from hypothesis import given
@@ -154,6 +154,6 @@ def test_a_seal_has_one_key_or_two() -> None:
 
 
 @given(st.binary(max_size=1300))
-def test_random_bytes_are_rejected_and_nothing_else(datagram: bytes) -> None:
+def test_random_bytes_raise_no_other_error_than_rejected(datagram: bytes) -> None:
     with pytest.raises(Rejected):
         Seal([KEY], "c", 2).open(datagram)

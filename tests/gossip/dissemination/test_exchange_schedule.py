@@ -163,7 +163,7 @@ def test_with_other_members_one_unknown_seed_is_asked_every_30_seconds() -> None
 
 
 def test_after_the_first_contact_the_other_seeds_are_asked_soon_and_then_rarely() -> None:
-    """The first contact may be another new member, which knows nobody either."""
+    """The first contact may be another new member, which knows no member either."""
     schedule = Schedule()
     schedule.exchanges.join([SEED, OTHER_SEED], 0)
     schedule.asked()
@@ -224,7 +224,7 @@ def test_an_equal_digest_ends_the_mismatch_of_its_sender() -> None:
     assert [schedule.digest("b", at) for at in (0.5, 0.999, 1.0)] == [[], [], ["host-b"]]
 
 
-def test_members_that_all_differ_are_asked_after_five_rounds_altogether() -> None:
+def test_if_all_digests_differ_an_exchange_follows_after_five_rounds_in_total() -> None:
     """In a large cluster, digests of one member arrive rarely."""
     schedule = Schedule(*members(9))
 
@@ -233,7 +233,7 @@ def test_members_that_all_differ_are_asked_after_five_rounds_altogether() -> Non
     assert asked == [[]] * 5 + [["host-b"]] + [[]] * 3
 
 
-def test_one_equal_digest_means_that_each_other_member_is_counted_for_itself() -> None:
+def test_after_an_equal_digest_the_mismatch_of_each_member_is_timed_separately() -> None:
     schedule = Schedule(*members(9))
     asked = []
     for number in range(8):

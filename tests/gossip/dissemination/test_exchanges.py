@@ -7,7 +7,7 @@ from gossip import (
     Ping,
     Status,
 )
-from tests.gossip.membership_calls import HOME, LAN, NS, SEEDS, deliver, is_word_to, run
+from tests.gossip.membership_calls import HOME, LAN, NS, SEEDS, deliver, is_sent_to, run
 
 
 def test_a_lone_member_contacts_seeds_until_it_knows_another_member(core, record):
@@ -33,7 +33,7 @@ def test_seeds_may_be_replaced(core):
 
 
 def test_only_unknown_seeds_are_contacted_while_members_are_known(core, record):
-    """cortex#4931: islands that each had grown around a seed never met."""
+    """cortex#4931: clusters that had formed around different seeds never merged."""
     member = core("a")
     deliver(member, record("b"))
 
@@ -48,8 +48,10 @@ def test_only_unknown_seeds_are_contacted_while_members_are_known(core, record):
 
 
 def test_a_new_member_exchanges_a_second_time_soon_after_joining(core, record):
-    """When two members join at once, the list that one receives may lack the other's record, and
-    dissemination of that record may have ended before."""
+    """The second list has the record of a member that joined at the same time.
+
+    The first list may lack this record, and its dissemination may have ended before.
+    """
     member = core("a")
     member.join([record("b").address], 0)
     member.merge([record("b"), record("c", status=Status.JOINING)], NS // 10)
@@ -62,20 +64,20 @@ def test_a_new_member_exchanges_a_second_time_soon_after_joining(core, record):
 
 def test_members_that_booted_together_contact_dead_members_at_different_times(core, record):
     """Otherwise a thousand members would contact a restarted member at the same instant."""
-    spoken_at, now = set(), 0
+    sent_at, now = set(), 0
     for seed in range(4):
         member, dead = core("a", seed=seed), record("dead", status=Status.DEAD)
         deliver(member, record("b"), dead)
         run(member, LAN.gossip_to_dead)
-        while not any(is_word_to(each, dead) for each in member.tick(now)):
+        while not any(is_sent_to(each, dead) for each in member.tick(now)):
             now = member.next_deadline()
-        spoken_at.add(now)
+        sent_at.add(now)
 
-    assert len(spoken_at) == 4
+    assert len(sent_at) == 4
 
 
 def test_a_lasting_digest_mismatch_causes_rare_exchanges(core, record):
-    """After five rounds of gossip, which take news everywhere if they do not miss a member."""
+    """An exchange follows after five rounds of gossip, which usually reach all members."""
     member = core("a")
     deliver(member, record("b"))
     asked_at = [
@@ -91,7 +93,7 @@ def test_a_lasting_digest_mismatch_causes_rare_exchanges(core, record):
 
 
 def test_a_matching_digest_does_not_clear_another_mismatch(core, record):
-    """Members of one data center agree, and yet they may all lack news of another one."""
+    """Members of one data center may agree although all lack updates of another one."""
     member = core("a")
     deliver(member, record("b"), record("c"))
 

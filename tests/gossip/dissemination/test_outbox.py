@@ -10,7 +10,7 @@ from gossip import Ping, Send, Settings, Status
 def test_a_message_to_a_suspect_or_dead_member_carries_its_accusation(
     core, record, status, *, has_buddy
 ):
-    """The member must learn of the accusation to refute it."""
+    """The member can refute an accusation only after it has received it."""
     lan = Settings.lan()
     member = core("a", settings=lan if has_buddy else lan.without_lifeguard())
     receiver = record("b", status=status)

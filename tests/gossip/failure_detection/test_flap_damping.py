@@ -10,21 +10,21 @@ def accuse(damping, *seconds):
     return [damping.on_accusation(f"n{at % 2}", second * NS) for at, second in enumerate(seconds)]
 
 
-def test_three_accusations_in_five_minutes_put_a_member_out():
+def test_three_accusations_in_five_minutes_damp_a_member():
     damping = FlapDamping(Settings.lan())
 
     assert accuse(damping, 0, 100, 299) == [False, False, True]
     assert damping.ends_at == 359 * NS
 
 
-def test_accusations_far_apart_do_not():
+def test_accusations_far_apart_do_not_damp_a_member():
     damping = FlapDamping(Settings.lan())
 
     assert not any(accuse(damping, *range(0, 3000, 151)))
 
 
 @pytest.mark.parametrize(("times", "minutes"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (6, 10)])
-def test_each_time_it_is_out_twice_as_long_up_to_ten_minutes(times, minutes):
+def test_each_damping_lasts_twice_as_long_up_to_ten_minutes(times, minutes):
     damping = FlapDamping(Settings.lan())
     start = 0
     for _ in range(times):
@@ -35,7 +35,7 @@ def test_each_time_it_is_out_twice_as_long_up_to_ten_minutes(times, minutes):
     assert damping.ends_at == (start + 60 * minutes) * NS
 
 
-def test_a_long_calm_makes_it_forget_how_often_it_was_out():
+def test_after_a_long_time_without_accusations_damping_is_short_again():
     damping = FlapDamping(Settings.lan())
     accuse(damping, 0, 0, 0)
     damping.end()
@@ -52,7 +52,7 @@ def test_a_single_accuser_causes_no_damping():
     assert damping.on_accusation("other", 20 * NS)
 
 
-def test_an_accusation_while_it_is_out_keeps_a_member_out_for_longer():
+def test_an_accusation_during_damping_extends_it():
     damping = FlapDamping(Settings.lan())
     accuse(damping, 0, 0, 0, 30)
 

@@ -1,4 +1,4 @@
-"""Pauses of the local process: what is late, and what happens to probes and suspicions."""
+"""Effects of pauses of the local process on probes, suspicions and the local health."""
 
 import pytest
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ def test_a_pause_is_noticed_once(core, record):
     for later in (0, 50 * MS, 100 * MS):
         member.receive(Gossip("b", 1), HOME, now + later)
     assert (member.health, member.counters["own_pauses"]) == (1, 1)
-    member.receive(Gossip("b", 1), HOME, now + 201 * MS)  # The timers are still not run.
+    member.receive(Gossip("b", 1), HOME, now + 201 * MS)  # The timers have still not run.
 
     assert member.health == 2
 
@@ -55,11 +55,11 @@ def test_a_pause_is_noticed_once(core, record):
         (0.05, 1.5),  # Not late.
         (0.2, 1.5 + 0.2),
         (0.8, 1.5 + 0.8),
-        (1.0, 1.5 + 1.0),  # Two intervals of probes.
+        (1.0, 1.5 + 1.0),  # Two probe intervals.
     ],
 )
 def test_a_short_pause_prolongs_suspicions_by_its_length(core, record, lag, died_after):
-    """The death is at least one interval of probes after the pause."""
+    """The suspect is declared dead at the earliest one probe interval after the pause."""
     late, died = death_after_pause(core, record, lag)
 
     assert died == pytest.approx(max(died_after, late + 0.5 if lag > 0.1 else 0))
@@ -76,8 +76,8 @@ def test_after_a_long_pause_suspicions_begin_again_one_interval_later(core, reco
 def death_after_pause(core, record, lag):
     """Return the times of the end of a pause and of the death of a suspect, both in seconds.
 
-    The suspicion began at 0 and would last 1.5 s, because several members share it. The others
-    answer.
+    The suspicion began at 0 and would last 1.5 s, because several members share it. All other
+    members answer.
     """
     member = core("a")
     member.found([record(name) for name in "bcdefghij"], 0)

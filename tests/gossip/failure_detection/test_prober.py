@@ -55,7 +55,7 @@ def test_an_ack_yields_round_trip_and_clock_offset(core, record):
 
 
 def test_a_probe_during_a_clock_change_yields_no_offset(core, record):
-    """All clocks of a host farm were set at once, and one found itself a minute behind."""
+    """When all clocks of a cluster were set at once, one member measured an offset of a minute."""
     member = core("a")
     deliver(member, record("b"))
     began, ping = first_ping(member)
