@@ -1,5 +1,4 @@
-"""Strategies of hypothesis for limits of all algorithms with all their options, and engines with
-one counter of such a limit."""
+"""Hypothesis strategies for limits with all options, and engines with one counter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ class DrawnLimits:
     periods: SearchStrategy[int] = SHORT
     bursts: SearchStrategy[int | None] = NONE_OR_SMALL
     soft: SearchStrategy[int] = NONE
-    """In thousandths of the limit; 0 for none."""
+    """Soft margins in thousandths of the limit; 0 means no margin."""
     slot_counts: SearchStrategy[int] = SLOTS
     slot_lengths: SearchStrategy[int] = SLOT_LENGTHS
 
@@ -78,7 +77,7 @@ class DrawnLimits:
 
     @property
     def slotted(self) -> SearchStrategy[Limit]:
-        """Sliding windows with slots."""
+        """Return sliding windows with slots."""
         return st.builds(
             lambda amount, slots, slot_ns, permille: Limit.of_ns(
                 amount, slots * slot_ns, slots=slots, soft_permille=permille
@@ -90,7 +89,7 @@ class DrawnLimits:
         )
 
     def of(self, *algorithms: Algorithm, **options: SearchStrategy[Any]) -> SearchStrategy[Limit]:
-        """Limits of some algorithms."""
+        """Return limits of some algorithms."""
         return st.builds(
             Limit.of_ns,
             self.amounts,
@@ -102,7 +101,7 @@ class DrawnLimits:
 
 
 def timed_costs(max_size: int) -> SearchStrategy[list[tuple[int, int]]]:
-    """Checks as (now, cost), in order of time."""
+    """Return checks as (now, cost), in order of time."""
     return st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=max_size).map(
         lambda steps: list(
             zip(accumulate(gap for gap, _ in steps), (cost for _, cost in steps), strict=True)
@@ -119,8 +118,7 @@ def engine_of(limit: Limit, is_shared: bool = False) -> Engine:
 def engine_after(
     limit: Limit, history: Sequence[tuple[int, int]], is_shared: bool = False
 ) -> tuple[Engine, int]:
-    """Return an engine that has decided the checks of `KEY` in a history, and the time of the last
-    check."""
+    """Return an engine that has decided a history of checks, and the time of the last check."""
     engine = engine_of(limit, is_shared=is_shared)
     for now, cost in history:
         ask(engine, cost, now)

@@ -35,7 +35,7 @@ in_flight = drawn.of(Algorithm.CONCURRENCY)
 limits = windows | drawn.buckets | in_flight
 histories = timed_costs(max_size=20)
 charges = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60)), max_size=6)
-"""Units and their age."""
+"""Lists of (units, age in ns)."""
 sharing = st.booleans()
 
 
@@ -54,7 +54,7 @@ def test_units_charged_at_once_are_in_use_for_any_ceiling(
 
 @given(limit=limits, is_shared=sharing, history=histories, charged=charges)
 @quick
-def test_charges_never_take_away_and_never_add_more_than_was_admitted(
+def test_charges_add_at_most_the_admitted_units(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], charged: list[tuple[int, int]]
 ) -> None:
     engine, now = engine_after(limit, history, is_shared)
@@ -72,10 +72,10 @@ def test_charges_never_take_away_and_never_add_more_than_was_admitted(
     units=st.integers(1, 9),
 )
 @quick
-def test_units_that_weigh_no_more_change_nothing(
+def test_charges_of_expired_units_change_nothing(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], units: int
 ) -> None:
-    """limitador#288: what an outage longer than the window had held up counted in the next one."""
+    """limitador#288: after a long outage, old units were counted in the current window."""
     charged, now = engine_after(limit, history, is_shared)
     untouched, _ = engine_after(limit, history, is_shared)
 
@@ -101,7 +101,7 @@ def test_the_order_of_charges_does_not_matter_to_windows_and_logs(
 
 @given(limit=limits, is_shared=sharing, history=histories, later=st.integers(0, 50))
 @quick
-def test_checks_that_are_charged_elsewhere_oldest_first_leave_what_they_left_at_home(
+def test_checks_charged_to_another_node_oldest_first_leave_an_equal_counter(
     limit: Limit, is_shared: bool, history: list[tuple[int, int]], later: int
 ) -> None:
     home, elsewhere = engine_of(limit, is_shared), engine_of(limit, is_shared)
@@ -115,7 +115,7 @@ def test_checks_that_are_charged_elsewhere_oldest_first_leave_what_they_left_at_
 
 @given(limit=limits, history=histories, split=st.integers(0, 20))
 @quick
-def test_both_sides_of_a_split_count_when_one_is_charged_to_the_other(
+def test_after_a_partition_one_side_can_be_charged_to_the_other(
     limit: Limit, history: list[tuple[int, int]], split: int
 ) -> None:
     one, now = engine_after(limit, history[:split])
@@ -130,7 +130,7 @@ def test_both_sides_of_a_split_count_when_one_is_charged_to_the_other(
     assert one.used(KEY, now) <= alone[0] + sum(units for units, _ in admitted)
 
 
-def test_a_lease_that_was_charged_ends_with_its_time_and_lets_others_go_first() -> None:
+def test_a_charged_slot_expires_at_its_time_before_later_slots() -> None:
     engine = engine_of(Limit.of_ns(5, 100, Algorithm.CONCURRENCY))
     ask(engine, 1, 50)
 
@@ -198,7 +198,7 @@ mixed_histories = st.lists(
         )
     ]
 )
-"""Checks and charges as (now, cost, whether it is a charge), in order of time."""
+"""Checks and charges as (now, cost, is_charge), in order of time."""
 
 
 @given(limit=chargeable, is_shared=sharing, history=mixed_histories, cost=st.integers(0, 40))
@@ -206,7 +206,7 @@ mixed_histories = st.lists(
 def test_a_charge_counts_fully_and_returns_whether_the_limit_holds(
     limit: Limit, is_shared: bool, history: list[tuple[int, int, bool]], cost: int
 ) -> None:
-    engine, now = lived(limit, history, is_shared)
+    engine, now = engine_after_mixed(limit, history, is_shared)
     before = engine.used(KEY, now)
 
     reported = charge_one(engine, cost, now)
@@ -224,7 +224,7 @@ def test_a_charge_counts_fully_and_returns_whether_the_limit_holds(
 def test_an_overdrawn_key_denies_each_cost_until_the_stated_instant_and_not_beyond(
     limit: Limit, is_shared: bool, history: list[tuple[int, int, bool]], cost: int
 ) -> None:
-    engine, now = lived(limit, history, is_shared)
+    engine, now = engine_after_mixed(limit, history, is_shared)
     charge_one(engine, limit.ceiling + 1, now)
     cost = min(cost, limit.ceiling)
 
@@ -239,7 +239,7 @@ def test_an_overdrawn_key_denies_each_cost_until_the_stated_instant_and_not_beyo
 
 @given(limit=chargeable, history=histories, cost=st.integers(1, 8))
 @quick
-def test_a_charge_within_the_limit_leaves_what_a_check_leaves(
+def test_a_charge_within_the_limit_has_the_effect_of_a_check(
     limit: Limit, history: list[tuple[int, int]], cost: int
 ) -> None:
     checked, now = engine_after(limit, history)
@@ -258,8 +258,8 @@ def test_a_charge_within_the_limit_leaves_what_a_check_leaves(
 def test_a_refund_at_once_undoes_a_charge(
     limit: Limit, history: list[tuple[int, int, bool]], cost: int
 ) -> None:
-    charged, now = lived(limit, history)
-    untouched, _ = lived(limit, history)
+    charged, now = engine_after_mixed(limit, history)
+    untouched, _ = engine_after_mixed(limit, history)
 
     charge_one(charged, cost, now)
     charged.refund([KEY], [cost], [], [], [], [], now)
@@ -296,7 +296,7 @@ def test_slots_in_flight_and_keys_of_unknown_rules_cannot_be_charged() -> None:
     assert engine.keys() == []
 
 
-def test_a_charge_by_the_rules_limit_converts_a_counter_of_the_limit_before() -> None:
+def test_a_charge_by_the_limit_of_the_rule_converts_an_older_counter() -> None:
     engine = engine_of(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW))
     ask(engine, 2, 0)
     engine.set_rules({0: EngineRule(Limit.of_ns(9, 100, Algorithm.SLIDING_WINDOW_LOG))})
@@ -343,10 +343,10 @@ def test_the_compiled_engine_shares_entries_of_a_log_in_debt_as_the_reference_do
     assert compiled.bytes_in_use < 64 * 1024
 
 
-def lived(
+def engine_after_mixed(
     limit: Limit, history: Sequence[tuple[int, int, bool]], is_shared: bool = False
 ) -> tuple[Engine, int]:
-    """An engine that has seen checks and charges, and the instant of the last one."""
+    """Return an engine after a history of checks and charges, and the time of the last one."""
     engine = engine_of(limit, is_shared)
     for now, cost, is_charge in history:
         if is_charge:
@@ -366,7 +366,7 @@ def charge(engine: Engine, charged: Sequence[tuple[int, int]], now: int) -> None
 
 
 def assert_equivalent(left: Engine, right: Engine, now: int) -> None:
-    """Both answer alike, now and at every instant until both are at rest, spending as they go."""
+    """Assert that both decide peeks and checks alike at many instants from `now` on."""
     for instant in range(now, now + 100, 3):
         for cost in (0, 1):
             answers = [replace(ask(engine, cost, instant), slot_ids=[]) for engine in (left, right)]

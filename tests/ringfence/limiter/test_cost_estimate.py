@@ -66,9 +66,9 @@ def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> No
 def test_of_evenly_spread_hits_the_usual_amount_passes_in_each_period(
     limit: Limit, usual: int, gap: int
 ) -> None:
-    """A period's length need not be a multiple of the gap: so it may contain one more hit."""
+    """A period may contain one hit more, because its length need not be a multiple of the gap."""
     table = Table(limit, max_keys=1)
-    rested = 3 * limit.period_ns  # A bucket has given its burst by then.
+    rested = 3 * limit.period_ns  # A bucket has spent its burst before.
     hits = [
         now for now in range(0, 6 * limit.period_ns, gap) if table.check(b"key", 1, now).is_admitted
     ]
@@ -95,7 +95,7 @@ def test_of_evenly_spread_hits_the_usual_amount_passes_in_each_period(
     ids=str,
 )
 def test_the_worst_case_can_happen(limit: Limit) -> None:
-    """All that passes at the end of a window, and all that passes just before a period is over."""
+    """The checks begin 1 ns before the end of a window, and continue for a period."""
     table = Table(limit, max_keys=1)
     first = limit.period_ns - 1
 
@@ -122,7 +122,9 @@ def test_the_worst_case_can_happen(limit: Limit) -> None:
     ],
     ids=str,
 )
-def test_the_memory_estimate_is_within_a_third_of_what_is_measured(limit: Limit, hits: int) -> None:
+def test_the_memory_estimate_is_within_a_third_of_the_measured_memory(
+    limit: Limit, hits: int
+) -> None:
     count, now = 600, 1_700_000_000 * NS_PER_SECOND
     table = Table(limit, max_keys=count)
 
@@ -152,10 +154,12 @@ def test_the_memory_estimate_is_within_a_third_of_what_is_measured(limit: Limit,
     ],
     ids=str,
 )
-def test_the_memory_estimate_of_compiled_tables_is_what_they_count(
+def test_the_memory_estimate_is_within_a_third_of_the_bytes_of_compiled_tables(
     limit: Limit, hits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringfence.limiter.compiled.table._MOST_OBJECTS", 0)  # As with many keys.
+    monkeypatch.setattr(
+        "ringfence.limiter.compiled.table._MOST_OBJECTS", 0
+    )  # All counters are packed, as with many keys.
     engine = Engine(max_keys=1000, tables=compiled_tables(b"s" * 16, keeps_keys=True))
     engine.set_rules({7: EngineRule(limit)})
     keys = [(7).to_bytes(8, "big") + b"%019d" % number for number in range(600)]

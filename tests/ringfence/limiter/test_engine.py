@@ -39,7 +39,7 @@ def test_layers_charge_both_limits_or_none() -> None:
 
 
 def test_a_full_engine_evicts_only_a_few_keys_at_once() -> None:
-    """An eviction takes a while, and the callers of all other keys wait meanwhile."""
+    """Callers of all other keys wait while an engine evicts keys."""
     engine = Engine(max_keys=1_000_000, max_bytes=32 << 20)
     fine = Limit.of_ns(1000, MINUTE, slots=60)
     rows, most, sizes = 64, 256, [0]
@@ -75,7 +75,7 @@ def test_a_rule_without_veto_counts_but_denies_no_group() -> None:
     assert outcomes[5] == [Code.DENIED, Code.DENIED]
 
 
-def test_a_key_twice_in_a_group_pays_twice_or_not_at_all() -> None:
+def test_a_key_twice_in_a_group_is_charged_twice_or_not_at_all() -> None:
     engine = engine_of(THREE)
 
     assert ask(engine, [key(0), key(0)], group=True).remaining == [2, 1]
@@ -146,7 +146,7 @@ def test_changed_rules_keep_their_counts_and_gone_rules_do_not() -> None:
     assert len(engine) == 1
 
 
-def test_a_lease_id_is_never_given_twice_even_when_its_rule_goes_and_returns() -> None:
+def test_a_slot_id_is_never_used_twice_although_its_rule_is_removed_and_added() -> None:
     rules = {0: EngineRule(Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY))}
     engine = Engine(max_keys=100, first_slot_id=10)
     engine.set_rules(rules)
@@ -252,7 +252,7 @@ CARRIED = [
     Limit.of_ns(2, 20, Algorithm.SLIDING_WINDOW_LOG),
 ]
 WHICH = {5: 1, 6: 2}
-"""Rules 5 and 6 exist only as carried limits, rule 4 has no veto, and nobody knows rule 7."""
+"""Rules 5 and 6 exist only as carried limits, rule 4 has no veto, and rule 7 is unknown."""
 RULES = range(8)
 asked = st.tuples(st.sampled_from(RULES), st.integers(0, 3))
 members_asked = st.lists(asked, min_size=1, max_size=4)
@@ -261,41 +261,41 @@ groups_asked = st.lists(st.tuples(members_asked, st.integers(0, 9)), max_size=12
 
 @settings(max_examples=80, deadline=None)
 @given(groups_asked)
-def test_a_refused_group_leaves_what_it_found(steps) -> None:
-    """The twin engine is only shown the groups that were not refused."""
+def test_a_denied_group_changes_no_counter(steps) -> None:
+    """The twin engine decides only the groups that were not denied."""
     engine, twin = mixed_engine(), mixed_engine()
     for now, (members, _) in zip(accumulate(gap for _, gap in steps), steps, strict=True):
         keys, costs, which = frame_of(members)
         outcomes = engine.decide(keys, costs, [len(keys)], CARRIED, which, now)
-        is_refused = len(members) > 1 and any(
+        is_denied = len(members) > 1 and any(
             code > Code.OVER_SOFT and rule != 4
             for code, (rule, _) in zip(outcomes.codes, members, strict=True)
         )
 
-        if is_refused:
+        if is_denied:
             assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
             assert not any(outcomes.slot_ids)
         else:
             assert twin.decide(keys, costs, [], CARRIED, which, now).codes == outcomes.codes
         peeks = frame_of([(rule, 0) for rule in RULES])
-        standing = engine.decide(*peeks[:2], [], CARRIED, peeks[2], now)
-        assert standing == twin.decide(*peeks[:2], [], CARRIED, peeks[2], now)
+        remaining_units = engine.decide(*peeks[:2], [], CARRIED, peeks[2], now)
+        assert remaining_units == twin.decide(*peeks[:2], [], CARRIED, peeks[2], now)
 
 
 @settings(max_examples=100, deadline=None)
 @given(before=members_asked, group=members_asked, which=st.lists(st.integers(0, 2), min_size=4))
-def test_a_refused_group_with_any_limits_changes_no_counter(before, group, which) -> None:
+def test_a_denied_group_with_any_limits_changes_no_counter(before, group, which) -> None:
     engine = mixed_engine()
     keys, costs, _ = frame_of(before)
     engine.decide(keys, costs, [], CARRIED, [1] * len(keys), 5)
-    standing = {rule: remaining(engine, key(rule), 5) for rule in RULES}
+    remaining_units = {rule: remaining(engine, key(rule), 5) for rule in RULES}
 
     keys, costs, _ = frame_of(group)
     outcomes = engine.decide(keys, costs, [len(keys)], CARRIED, which[: len(keys)], 5)
 
     if Code.UNCHARGED in outcomes.codes:
         assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
-    assert all(remaining(engine, key(rule), 5) <= left for rule, left in standing.items())
+    assert all(remaining(engine, key(rule), 5) <= left for rule, left in remaining_units.items())
 
 
 @settings(max_examples=100, deadline=None)
@@ -371,7 +371,7 @@ def remaining(engine: Engine, name: bytes, now: int = 0) -> int:
 
 
 def frame_of(members) -> tuple[list[bytes], list[int], list[int]]:
-    """Keys, costs and `which` of checks given as (rule, cost)."""
+    """Return keys, costs and `which` of checks given as (rule, cost)."""
     return (
         [key(rule) for rule, _ in members],
         [cost for _, cost in members],

@@ -79,11 +79,11 @@ def test_the_ceiling_counts_burst_and_soft_margin() -> None:
     assert Limit.of_ns(5, MINUTE, Algorithm.LEAKY_BUCKET, burst=20, soft_permille=500).ceiling == 30
 
 
-def test_an_amount_of_zero_leaves_nothing_of_a_burst() -> None:
+def test_an_amount_of_zero_allows_no_burst() -> None:
     assert Limit.of_ns(0, MINUTE, Algorithm.TOKEN_BUCKET, burst=20).ceiling == 0
 
 
-def test_people_give_seconds_and_shares_and_engines_count_exact_integers() -> None:
+def test_seconds_and_percentages_are_converted_to_exact_integers() -> None:
     limit = Limit(100, 0.1, soft=0.125)
 
     assert (limit.period_ns, limit.soft_permille) == (100_000_000, 125)
@@ -125,7 +125,7 @@ def test_refunds_from_a_log_have_an_allowance(
     assert (age_ns < MINUTE) == (age_ms < 60_000)
 
 
-def test_a_limit_shows_what_is_not_usual() -> None:
+def test_the_text_of_a_limit_shows_only_unusual_settings() -> None:
     assert repr(Limit(5, 60)) == "Limit(amount=5, period=60.0)"
     bucket = Limit(5, 1, Algorithm.TOKEN_BUCKET, burst=20)
     assert repr(bucket) == "Limit(amount=5, period=1.0, algorithm='token_bucket', burst=20)"

@@ -20,7 +20,7 @@ from tests.programs import require_compiled
 MINUTE = 60_000_000_000
 FIVE = Limit.of_ns(5, MINUTE, Algorithm.FIXED_WINDOW)
 FINE = Limit.of_ns(1000, 60 * MINUTE, slots=3600)
-"""A limit whose counters have 400 + 40 * 3599 bytes."""
+"""Limit whose counters have 400 + 40 * 3599 bytes."""
 FINE_BYTES = 144_360
 COMPILED = [False] if why_not_compiled() else [False, True]
 ADD: dict[str, Callable[[Engine, list[bytes]], object]] = {

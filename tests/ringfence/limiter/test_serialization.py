@@ -44,7 +44,7 @@ histories = timed_costs(max_size=25)
 @pytest.mark.parametrize("is_shared", [False, True])
 @settings(max_examples=150, deadline=None)
 @given(limit=limits, history=histories, later=st.integers(0, 50))
-def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
+def test_a_transferred_counter_decides_like_the_original(
     is_shared: bool, limit: Limit, history: list[tuple[int, int]], later: int
 ) -> None:
     stayed, now = engine_after(limit, history, is_shared)
@@ -60,10 +60,10 @@ def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
 @pytest.mark.parametrize("is_shared", [False, True])
 @quick
 @given(limit=limits, history=histories)
-def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
+def test_a_replica_updated_with_every_check_expires_with_the_original(
     is_shared: bool, limit: Limit, history: list[tuple[int, int]]
 ) -> None:
-    """gubernator#225: a copy that began its time anew with each renewal was never over."""
+    """gubernator#225: each update restarted the window of a replica, so it never ended."""
     owner, standby = engine_of(limit, is_shared), engine_of(limit, is_shared)
 
     for now, cost in history:
@@ -74,21 +74,21 @@ def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
 
 @given(limit=limits, history=histories)
 @quick
-def test_a_counter_that_was_moved_at_leisure_is_no_larger_for_it(
+def test_a_delayed_transfer_does_not_raise_the_units_in_use(
     limit: Limit, history: list[tuple[int, int]]
 ) -> None:
-    giver, now = engine_after(limit, history)
-    taker = engine_of(limit)
+    source, now = engine_after(limit, history)
+    target = engine_of(limit)
 
-    taker.restore(giver.snapshot([KEY], now), now + 7)
+    target.restore(source.snapshot([KEY], now), now + 7)
 
-    assert taker.used(KEY, now + 7) <= giver.used(KEY, now)
+    assert target.used(KEY, now + 7) <= source.used(KEY, now)
 
 
 @given(limit=limits, history=histories)
 @quick
-def test_no_state_holds_an_instant(limit: Limit, history: list[tuple[int, int]]) -> None:
-    """However large the clock is: only numbers of windows and names of leases grow with it."""
+def test_no_state_contains_an_instant(limit: Limit, history: list[tuple[int, int]]) -> None:
+    """Only window numbers and slot ids depend on the clock."""
     late = 10**9 * limit.period_ns
     early, now = engine_after(limit, history)
     moved, _ = engine_after(limit, [(at + late, cost) for at, cost in history])
@@ -100,7 +100,7 @@ def test_no_state_holds_an_instant(limit: Limit, history: list[tuple[int, int]])
     assert snapshot == same_later
 
 
-def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
+def test_calendar_windows_are_numbered_by_their_first_second_in_snapshots() -> None:
     daily = Limit.of_ns(
         5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="America/New_York"
     )
@@ -116,31 +116,31 @@ def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
     assert decide_one(other, 0, now) == decide_one(engine, 0, now)
 
 
-def test_a_window_that_is_over_leaves_nothing() -> None:
+def test_an_expired_window_is_not_transferred() -> None:
     limit = Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW)
     engine, _ = engine_after(limit, [(3, 5)])
     snapshot = engine.snapshot([KEY], 3)
-    taker = engine_of(limit)
+    target = engine_of(limit)
 
-    assert taker.restore(snapshot, 12) == 0
-    assert not taker.has(KEY)
+    assert target.restore(snapshot, 12) == 0
+    assert not target.has(KEY)
     assert engine.snapshot([KEY, UNKNOWN], 12) == Snapshot([], [], [], [], [])
 
 
-def test_a_released_lease_is_known_by_its_name_where_it_was_moved_to() -> None:
+def test_a_transferred_slot_can_be_released_by_its_id() -> None:
     limit = Limit.of_ns(3, 100, Algorithm.CONCURRENCY)
-    giver = engine_of(limit)
-    slot_id = ask(giver, 2, 10).slot_ids[0]
-    taker = engine_of(limit)
-    taker.restore(giver.snapshot([KEY], 40), 1_000)
+    source = engine_of(limit)
+    slot_id = ask(source, 2, 10).slot_ids[0]
+    target = engine_of(limit)
+    target.restore(source.snapshot([KEY], 40), 1_000)
 
-    assert taker.used(KEY, 1_069) == 2
-    taker.refund([KEY], [2], [], [slot_id], [], [], 1_050)
+    assert target.used(KEY, 1_069) == 2
+    target.refund([KEY], [2], [], [slot_id], [], [], 1_050)
 
-    assert taker.used(KEY, 1_050) == 0
+    assert target.used(KEY, 1_050) == 0
 
 
-ABSURD: list[tuple[Limit, list[int]]] = [
+INVALID_STATES: list[tuple[Limit, list[int]]] = [
     (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [1]),
     (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [1, 2, 3]),
     (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [-1, 2]),
@@ -169,7 +169,7 @@ ABSURD: list[tuple[Limit, list[int]]] = [
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-@pytest.mark.parametrize(("limit", "state"), ABSURD)
+@pytest.mark.parametrize(("limit", "state"), INVALID_STATES)
 def test_a_state_that_no_counter_writes_is_refused_and_changes_nothing(
     limit: Limit, state: list[int], is_shared: bool
 ) -> None:
@@ -205,43 +205,43 @@ def test_all_numbers_are_refused_or_counted(
     assert engine.restore(engine.snapshot([KEY], now), now) == 0
 
 
-def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_lost() -> None:
+def test_a_log_too_long_for_a_state_is_stored_with_joined_hits_and_loses_none() -> None:
     hits = MAX_NUMBERS
     limit = Limit.of_ns(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
-    giver, now = engine_after(limit, [(at, 1) for at in range(1, hits + 1)])
-    taker = engine_of(limit)
-    snapshot = giver.snapshot([KEY], now)
-    taker.restore(snapshot, now)
+    source, now = engine_after(limit, [(at, 1) for at in range(1, hits + 1)])
+    target = engine_of(limit)
+    snapshot = source.snapshot([KEY], now)
+    target.restore(snapshot, now)
 
     assert len(snapshot.states[0]) <= MAX_NUMBERS
     for instant in range(now, now + 11 * hits, hits // 3):
-        assert 0 <= taker.used(KEY, instant) - giver.used(KEY, instant) <= 1
+        assert 0 <= target.used(KEY, instant) - source.used(KEY, instant) <= 1
 
 
-def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() -> None:
+def test_of_too_many_slots_for_a_state_all_count_and_the_newest_keep_their_ids() -> None:
     slot_ids = MAX_NUMBERS // 3 + 10
     limit = Limit.of_ns(slot_ids, 10 * slot_ids, Algorithm.CONCURRENCY)
-    giver = engine_of(limit)
-    granted = [ask(giver, 1, now).slot_ids[0] for now in range(slot_ids)]
-    taker = engine_of(limit)
-    snapshot = giver.snapshot([KEY], slot_ids)
-    taker.restore(snapshot, slot_ids)
+    source = engine_of(limit)
+    granted = [ask(source, 1, now).slot_ids[0] for now in range(slot_ids)]
+    target = engine_of(limit)
+    snapshot = source.snapshot([KEY], slot_ids)
+    target.restore(snapshot, slot_ids)
 
     assert len(snapshot.states[0]) <= MAX_NUMBERS
-    assert taker.used(KEY, slot_ids) == slot_ids
-    taker.refund([KEY], [1], [], [granted[-1]], [], [], slot_ids)
-    assert taker.used(KEY, slot_ids) == slot_ids - 1
+    assert target.used(KEY, slot_ids) == slot_ids
+    target.refund([KEY], [1], [], [granted[-1]], [], [], slot_ids)
+    assert target.used(KEY, slot_ids) == slot_ids - 1
 
 
 def test_a_restored_counter_continues_with_the_limit_of_this_node() -> None:
     three = Limit.of_ns(3, 100, Algorithm.FIXED_WINDOW)
-    giver, _ = engine_after(three, [(0, 2)])
-    taker = engine_of(replace(three, amount=10))
-    ask(taker, 9, 0)
+    source, _ = engine_after(three, [(0, 2)])
+    target = engine_of(replace(three, amount=10))
+    ask(target, 9, 0)
 
-    taker.restore(giver.snapshot([KEY], 0), 0)
+    target.restore(source.snapshot([KEY], 0), 0)
 
-    assert decide_one(taker, 0, 0).remaining == [8]
+    assert decide_one(target, 0, 0).remaining == [8]
 
 
 def test_an_empty_state_forgets_its_key() -> None:
@@ -268,7 +268,7 @@ def test_counts_of_an_unknown_rule_wait_for_it() -> None:
     assert engine.local_counts([KEY], 0) == [[0, 3]]
 
 
-def test_limits_are_written_once_each() -> None:
+def test_a_snapshot_contains_each_limit_once() -> None:
     other = (1).to_bytes(8, "big")
     engine = Engine(max_keys=10)
     engine.set_rules({0: EngineRule(Limit.of_ns(5, 100)), 1: EngineRule(Limit.of_ns(6, 100))})
@@ -310,11 +310,11 @@ def test_restoring_more_keys_than_there_is_room_for_keeps_the_bound() -> None:
 
 
 @given(cells=st.dictionaries(st.integers(0, 9), st.integers(0, 9)))
-def test_cells_in_turns_are_read_as_they_were_written(cells: dict[int, int]) -> None:
+def test_flattened_cells_are_read_as_they_were_written(cells: dict[int, int]) -> None:
     assert pairs_of(flatten_pairs(cells)) == cells
 
 
-def test_of_two_counts_of_one_window_the_larger_stands() -> None:
+def test_of_several_counts_of_one_window_the_largest_is_kept() -> None:
     assert pairs_of([3, 5, 3, 2, 3, 4]) == {3: 5}
 
 
@@ -324,12 +324,12 @@ def test_invalid_cells_in_a_state_are_rejected(cells: list[int]) -> None:
         pairs_of(cells)
 
 
-def test_a_counter_takes_no_more_than_can_be_written_down() -> None:
+def test_a_counter_accepts_only_units_that_a_state_can_store() -> None:
     assert fitting(5, 7) == 5
     assert fitting(2**70, 1) == MAX_UNITS - 1
     assert fitting(1, 2**61) == 0
 
 
 def decide_one(engine: Engine, cost: int, now: int) -> Outcomes:
-    """What an engine says of a check, but for the number of the slot, which is new each time."""
+    """Return the outcome of a check without the slot id, which differs each time."""
     return msgspec.structs.replace(ask(engine, cost, now), slot_ids=[])

@@ -102,7 +102,7 @@ def test_a_peek_evicts_and_extends_no_key() -> None:
     assert table.peek(b"one", 50).remaining == table.peek(b"two", 50).remaining == 4
 
 
-def test_a_key_that_was_refunded_to_empty_needs_no_entry() -> None:
+def test_a_key_whose_units_were_all_refunded_has_no_entry() -> None:
     table = Table(FIVE, max_keys=10)
     table.check(b"key", 3, 0)
 
@@ -123,7 +123,7 @@ def test_reset_forgets_one_key() -> None:
     assert not table.check(b"two", 1, 0).is_admitted
 
 
-def test_a_carried_limit_acts_on_the_same_count() -> None:
+def test_a_carried_limit_uses_the_same_counter() -> None:
     table = Table(FIVE, max_keys=10)
     table.check(b"key", 5, 0)
     double = replace(FIVE, amount=10)
@@ -134,7 +134,7 @@ def test_a_carried_limit_acts_on_the_same_count() -> None:
     assert table.check(b"key", 1, 0).code is Code.DENIED
 
 
-def test_a_peek_with_a_carried_limit_leaves_the_key_under_its_own() -> None:
+def test_a_peek_with_a_carried_limit_does_not_convert_the_counter() -> None:
     table = Table(Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), max_keys=10)
     table.check(b"key", 5, 0)
 
@@ -143,7 +143,7 @@ def test_a_peek_with_a_carried_limit_leaves_the_key_under_its_own() -> None:
     assert table.peek(b"key", 10).remaining == 5
 
 
-def test_more_carried_limits_than_a_table_keeps_worked_out_lose_no_count() -> None:
+def test_more_carried_limits_than_a_table_caches_lose_no_count() -> None:
     table = Table(FIVE, max_keys=10)
     table.check(b"key", 2, 0)
 
@@ -156,7 +156,7 @@ def test_more_carried_limits_than_a_table_keeps_worked_out_lose_no_count() -> No
     assert table.peek(b"key", 0).remaining == 3
 
 
-def test_nonsense_is_refused_before_anything_is_charged() -> None:
+def test_invalid_arguments_are_refused_before_anything_is_charged() -> None:
     table = Table(FIVE, max_keys=10)
 
     with pytest.raises(ValueError, match="got -2"):

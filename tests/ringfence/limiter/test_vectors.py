@@ -28,11 +28,11 @@ def answer(engine: Engine, vector: Vector) -> None:
         else:
             outcome = engine.decide([KEY], [step.cost], [], [], [], step.at_ns).row(0)
 
-        assert facts(outcome, step) == expected(step), f"step {number}: {step}"
+        assert stated_fields(outcome, step) == expected(step), f"step {number}: {step}"
 
 
-def facts(outcome: Outcome, step: Step) -> dict[str, object]:
-    """What the step speaks about, as it was answered."""
+def stated_fields(outcome: Outcome, step: Step) -> dict[str, object]:
+    """Return the code of an outcome, and the fields that the step states."""
     return {
         "code": outcome.code,
         **{name: getattr(outcome, name) for name in FIELDS if getattr(step, name) is not None},

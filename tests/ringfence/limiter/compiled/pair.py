@@ -1,4 +1,4 @@
-"""The reference and the compiled engine side by side: whatever one is asked, so is the other."""
+"""Reference engine and compiled engine that receive the same calls, for comparisons."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -46,12 +46,12 @@ GAPS_NS = [0, 0, 1, 3, 7, 30, 100, 10**6, 10**9, 20 * 10**9, 61 * 10**9, DAY_NS,
 
 
 def key_of(rule: int, number: int) -> bytes:
-    """A key of a rule; rules beyond those that are known have keys too."""
+    """Return a key of a rule; the rule may be unknown."""
     return rule.to_bytes(8, "big") + b"key-%d" % number
 
 
 class Pair:
-    """Two engines that must not be told apart. Rules are given as indices into `LIMITS`."""
+    """Two engines that must return the same. Rules are indices into `LIMITS`."""
 
     def __init__(self, rules: Sequence[int], now: int) -> None:
         self.now = now
@@ -61,11 +61,11 @@ class Pair:
 
     @property
     def engines(self) -> tuple[Engine, Engine]:
-        """Both."""
+        """Return the reference engine and the compiled engine."""
         return self.reference, self.compiled
 
     def set_rules(self, rules: Sequence[int], shared: Sequence[int]) -> None:
-        """Know rules 0, 1 and so on, with these limits; rule 1 has no veto."""
+        """Set rules 0, 1 and so on, with these limits; rule 1 has no veto."""
         for engine in self.engines:
             engine.set_rules(
                 {
@@ -97,7 +97,7 @@ class Pair:
         assert found == expected
 
     def decide_each(self, groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> None:
-        """Check groups of rows of rule, number and cost, each so many ns after the one before."""
+        """Check groups of (rule, number, cost), each some ns after the previous group."""
         rows = [row for _, group in groups for row in group]
         keys = [key_of(rule, number) for rule, number, _ in rows]
         costs = [cost for _, _, cost in rows]
@@ -125,7 +125,7 @@ class Pair:
         assert found == expected
 
     def refund(self, rule: int, number: int, cost: int, age_ns: int, slot_id: int = 0) -> None:
-        """Give back."""
+        """Refund units, or release a slot."""
         key = [key_of(rule, number)]
         expected, found = (
             engine.refund(key, [cost], [age_ns], [slot_id], [], [], self.now)
@@ -142,10 +142,10 @@ class Pair:
         assert found == expected
 
     def charge(self, rule: int, number: int, units: int, age_ns: int, carried: int) -> None:
-        """Charge what was admitted elsewhere.
+        """Charge units that another node has admitted.
 
-        What a key that is as new was counted by last, and when, depends on when it was swept
-        away; so those are only charged by a carried limit, and at no age.
+        The last limit and time of an unused key depend on when an engine removed it. So unused
+        keys are only charged by a carried limit and without an age.
         """
         if not self.reference.used(key_of(rule, number), self.now) and (age_ns or not carried):
             return
@@ -155,7 +155,7 @@ class Pair:
             )
 
     def charge_now(self, rule: int, number: int, cost: int, carried: int) -> None:
-        """Charge what is spent here and now."""
+        """Charge units that are spent now, also beyond the limit."""
         key = [key_of(rule, number)]
         limits, which = (LIMITS, [carried]) if carried else ([], [])
         expected, found = (
@@ -164,7 +164,7 @@ class Pair:
         assert found == expected
 
     def merge_remote(self, rule: int, number: int, cells: Sequence[int]) -> None:
-        """Hear of another data center."""
+        """Merge counts of another data center."""
         expected, found = (
             engine.merge_remote("far", [key_of(rule, number)], [cells], self.now)
             for engine in self.engines
@@ -172,13 +172,13 @@ class Pair:
         assert found == expected
 
     def reset(self, rule: int, number: int) -> None:
-        """Forget a key."""
+        """Reset a key."""
         key = [key_of(rule, number)]
         expected, found = (engine.reset(key, [], [], self.now) for engine in self.engines)
         assert found == expected
 
     def move(self, keys: Sequence[bytes], later_ns: int) -> None:
-        """Hand counters over, as between two nodes: written down, forgotten, read again."""
+        """Transfer counters as between two nodes: snapshot, forget, restore."""
         snapshots = self.compare(keys)
         self.now += later_ns
         for engine, snapshot in zip(self.engines, snapshots, strict=True):
@@ -187,16 +187,16 @@ class Pair:
             assert engine.restore(snapshot, self.now) == 0
 
     def compare(self, keys: Sequence[bytes]) -> tuple[Snapshot, Snapshot]:
-        """Compare what both know of keys; return it written down.
+        """Compare the counters of keys; return the snapshots of both engines.
 
-        Counts that weigh nothing any more may be written down or not, so that states may differ.
+        One snapshot may have keys without units in use that the other one lacks.
         """
         expected, found = (self._packed(engine, keys) for engine in self.engines)
         only_one = {*found.keys} ^ {*expected.keys}
         rows = [rows_in(snapshot, without=only_one) for snapshot in (expected, found)]
         assert rows[1] == rows[0]
-        # Less than a unit is kept or not when a limit becomes shared, because a compiled store may
-        # have removed it before.
+        # When a limit becomes shared, only one engine may have a key with less than one unit: a
+        # compiled store may have removed it before.
         for key, _, remote in rows_in(expected) + rows_in(found):
             assert key not in only_one or not (remote or self.reference.used(key, self.now))
         for key in keys:
@@ -219,26 +219,28 @@ class Pair:
         return counts
 
     def peek(self, keys: Sequence[bytes]) -> None:
-        """Ask how keys stand, and what of them would be told."""
+        """Peek at keys, and compare the local counts that would be sent to other data centers."""
         expected, found = (
             engine.decide(keys, [0] * len(keys), [], [], [], self.now) for engine in self.engines
         )
         assert found == expected
-        expected_told, found_told = (engine.local_counts(keys, self.now) for engine in self.engines)
-        for mine, other in zip(found_told, expected_told, strict=True):
-            if mine and other:  # Older windows that weigh nothing may have been forgotten.
+        expected_counts, found_counts = (
+            engine.local_counts(keys, self.now) for engine in self.engines
+        )
+        for mine, other in zip(found_counts, expected_counts, strict=True):
+            if mine and other:  # Older windows may have been removed after their end.
                 assert mine[-2:] == other[-2:]
 
 
 def limits_in(snapshot: Snapshot) -> list[Limit]:
-    """Per key, the limit it was counted by."""
+    """Return the limit of each key."""
     return [snapshot.limits[which] for which in snapshot.which]
 
 
 def rows_in(
     snapshot: Snapshot, without: Collection[bytes] = ()
 ) -> list[tuple[bytes, Limit, dict[str, list[int]]]]:
-    """Per key, the limit it was counted by, and the counts of other data centers."""
+    """Return each key with its limit and with the counts of other data centers."""
     remote = snapshot.remote_counts or [{}] * len(snapshot.keys)
     rows = zip(snapshot.keys, limits_in(snapshot), remote, strict=True)
     return [row for row in rows if row[0] not in without]

@@ -23,7 +23,7 @@ KEYS = [key_of(rule_, number) for rule_ in range(4) for number in range(4)]
 
 
 class Agreement(RuleBasedStateMachine):
-    """Whatever happens in whatever order, the compiled engine says what the reference says."""
+    """Calls in any order, after which the compiled engine and the reference engine must agree."""
 
     @initialize(
         known=st.lists(limits, min_size=3, max_size=3), now=st.sampled_from([DAY_NS, 17 * 10**17])
@@ -42,7 +42,9 @@ class Agreement(RuleBasedStateMachine):
         self.pair.decide(asked)
 
     @rule(asked=st.lists(st.tuples(rules, numbers, costs), max_size=12), gap=gaps)
-    def lone_checks_by_the_rules_limits(self, asked: list[tuple[int, int, int]], gap: int) -> None:
+    def lone_checks_with_the_limits_of_rules(
+        self, asked: list[tuple[int, int, int]], gap: int
+    ) -> None:
         self.pair.now += gap
         self.pair.decide([(*row, 0) for row in asked])
 
@@ -110,12 +112,12 @@ class Agreement(RuleBasedStateMachine):
         self.pair.peek(KEYS)
 
     @invariant()
-    def both_know_the_same(self) -> None:
+    def both_have_equal_counters(self) -> None:
         self.pair.compare(KEYS)
 
 
 class SharedAgreement(Agreement):
-    """The same while most limits are shared, and all counters but the last are packed rows."""
+    """Same calls when most limits are shared, and all counters except the last are packed rows."""
 
     @initialize(
         known=st.lists(limits, min_size=3, max_size=3), now=st.sampled_from([DAY_NS, 17 * 10**17])

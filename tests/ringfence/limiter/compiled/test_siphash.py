@@ -13,7 +13,7 @@ PUBLISHED = bytes.fromhex("""
     6224939a79f5f593 b0e4a90bdf82009e f3b9dd94c5bb5d7a a7ad6b22462fb3f4
     fbe50e86bc8f1e75 903d84c02756ea14 eef27a8e90ca23f7 e545be4961ca29a1
 """)
-"""Of the empty text, then of 00, 00 01, and so on: Aumasson and Bernstein's test vectors."""
+"""Test vectors of Aumasson and Bernstein: hashes of the empty text, of 00, of 00 01 and so on."""
 
 
 @pytest.mark.parametrize("size", range(16))

@@ -243,7 +243,7 @@ def test_a_denied_or_impossible_check_evicts_no_key() -> None:
 
 
 @pytest.mark.parametrize("algorithm", COMPILED)
-def test_rested_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
+def test_unused_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
     table = table_of(Limit.of_ns(5, SECOND, algorithm))
     for number in range(5_000):
         table.check(b"early-%d" % number, 1, START)
@@ -256,7 +256,7 @@ def test_rested_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
     assert table.nbytes < 2_000 * (150 if algorithm is Algorithm.SLIDING_WINDOW_LOG else 60)
 
 
-def test_changed_limits_are_taken_over_key_by_key_and_the_old_store_goes() -> None:
+def test_keys_move_to_a_changed_limit_one_by_one_and_the_old_store_is_removed() -> None:
     limit = Limit.of_ns(10, 100 * SECOND, Algorithm.TOKEN_BUCKET)
     reference, table = Table(limit, max_keys=10_000), table_of(limit, 10_000)
     keys = [b"%d" % number for number in range(3_000)]
@@ -277,7 +277,7 @@ def test_changed_limits_are_taken_over_key_by_key_and_the_old_store_goes() -> No
     assert len(table) == 1_000
 
 
-def test_more_limits_than_a_table_has_stores_for_lose_no_count() -> None:
+def test_more_limits_than_stores_lose_no_count() -> None:
     limit = Limit.of_ns(1_000, MINUTE)
     reference, table = Table(limit, max_keys=99), table_of(limit, 99)
     for number in range(60):
@@ -289,7 +289,7 @@ def test_more_limits_than_a_table_has_stores_for_lose_no_count() -> None:
     assert table.check(b"shared", 0, START + 60).remaining == 1_000 - 120
 
 
-def test_a_bucket_whose_ticks_are_tiny_counts_on_for_years() -> None:
+def test_a_bucket_with_a_high_rate_stays_exact_for_years() -> None:
     limit = Limit.of_ns(1_000_003, SECOND, Algorithm.TOKEN_BUCKET)
     reference, table = Table(limit, max_keys=9), table_of(limit, 9)
     now = START
@@ -346,7 +346,7 @@ def test_a_frame_may_be_larger_than_a_block_and_name_keys_twice() -> None:
     )
 
 
-def test_nonsense_is_refused_before_anything_is_charged() -> None:
+def test_invalid_arguments_are_refused_before_anything_is_charged() -> None:
     table = table_of(Limit.of_ns(5, MINUTE))
     many = [b"%d" % number for number in range(600)]
 

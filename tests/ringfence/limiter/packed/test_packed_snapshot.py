@@ -1,4 +1,4 @@
-"""Packed rows of counters: what is packed is read back, and compiled code agrees with Python."""
+"""Packed rows of counters: they are read as packed, and compiled code agrees with Python."""
 
 from collections.abc import Callable
 

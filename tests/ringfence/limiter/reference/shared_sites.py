@@ -27,14 +27,14 @@ sliding = drawn.slotted
 windows = fixed | sliding
 buckets = drawn.buckets
 limits = windows | buckets
-tellings = st.lists(
+reported_counts = st.lists(
     st.tuples(
         st.sampled_from(["east", "west"]),
         st.lists(st.tuples(st.integers(-7, 2), st.integers(0, 9)), max_size=4),
     ),
     max_size=6,
 )
-"""Who tells of which window, counted from the current one, and how many units."""
+"""Counts by data center: windows, numbered from the current one, with their units."""
 histories = st.lists(
     st.tuples(st.integers(0, 15), st.integers(0, 1), st.integers(1, 4)), max_size=30
 ).map(
@@ -61,10 +61,10 @@ def ask(engine: Engine, cost: int, now: int) -> Outcomes:
 
 def exchange(sites: Sequence[Engine], now: int) -> None:
     """Merge the counts of every data center into every other one."""
-    for writer, teller in enumerate(sites):
-        for listener in sites:
-            if listener is not teller:
-                listener.merge_remote(f"site-{writer}", [KEY], teller.local_counts([KEY], now), now)
+    for writer, source in enumerate(sites):
+        for target in sites:
+            if target is not source:
+                target.merge_remote(f"site-{writer}", [KEY], source.local_counts([KEY], now), now)
 
 
 def merge_remote(
@@ -76,13 +76,13 @@ def merge_remote(
     return engine.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
 
 
-def hear_all(engine: Engine, limit: Limit, reported, now: int = NOW) -> None:
+def merge_all(engine: Engine, limit: Limit, reported, now: int = NOW) -> None:
     for writer, cells in reported:
         merge_remote(engine, limit, writer, cells, now)
 
 
 def assert_equivalent(left: Engine, right: Engine, now: int = NOW) -> None:
-    """Both answer alike, now and at every instant until both are at rest, spending as they go."""
+    """Assert that both decide peeks and checks alike at many instants from `now` on."""
     for instant in range(now, now + 100, 5):
         assert ask(left, 0, instant) == ask(right, 0, instant)
         assert ask(left, 1, instant) == ask(right, 1, instant)

@@ -16,7 +16,7 @@ def test_a_full_period_brings_back_exactly_the_amount(amount: int, period_ns: in
     assert table.peek(b"key", 5 + period_ns).remaining == amount
 
 
-def test_a_refund_gives_back_only_what_has_not_drained_since() -> None:
+def test_a_refund_returns_only_units_that_have_not_drained() -> None:
     table = Table(Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
     table.check(b"key", 4, 0)
     table.check(b"key", 8, 9 * SECOND)
@@ -25,7 +25,7 @@ def test_a_refund_gives_back_only_what_has_not_drained_since() -> None:
     assert table.refund(b"key", 8, 10 * SECOND, age_ns=SECOND).remaining == 10
 
 
-def test_another_rate_keeps_the_used_units_and_drains_them_anew() -> None:
+def test_another_rate_keeps_the_used_units_and_drains_them_at_the_new_rate() -> None:
     table = Table(Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
     table.check(b"key", 10, 0)
 
@@ -35,7 +35,7 @@ def test_another_rate_keeps_the_used_units_and_drains_them_anew() -> None:
     assert table.peek(b"key", SECOND // 4).remaining == 15
 
 
-def test_a_queue_sends_a_dear_request_off_when_its_turn_begins() -> None:
+def test_a_queue_delays_a_request_until_its_turn_begins_for_any_cost() -> None:
     table = Table(Limit.of_ns(1, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True), max_keys=1)
 
     delays = [table.check(b"key", cost, 0).delay_ns // SECOND for cost in (3, 2, 1)]

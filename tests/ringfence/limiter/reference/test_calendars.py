@@ -64,7 +64,7 @@ def test_a_day_whose_midnight_is_skipped_begins_with_the_change() -> None:
     assert windows.window(change) == (change, change + 23 * HOUR)
 
 
-def test_a_date_that_a_zone_left_out_takes_no_time() -> None:
+def test_a_date_that_a_time_zone_skipped_has_no_length() -> None:
     windows = CalendarWindows(Calendar.DAY, "Pacific/Apia")
     days = [windows.window(at(f"2011-12-{day}T12:00", "Pacific/Apia")) for day in (28, 29, 31)]
 

@@ -15,7 +15,7 @@ def test_a_window_begins_with_the_first_hit_and_later_ones_do_not_prolong_it() -
     assert table.check(b"key", 4, 110 * SECOND).reset_after_ns == 60 * SECOND
 
 
-def test_what_is_denied_or_only_peeked_at_begins_no_window() -> None:
+def test_denied_checks_and_peeks_begin_no_window() -> None:
     table = Table(FOUR, max_keys=10)
     table.check(b"key", 5, 0)
     table.peek(b"key", 10 * SECOND)
@@ -43,7 +43,7 @@ def test_another_amount_keeps_window_and_count() -> None:
     assert table.peek(b"key", 100 * SECOND).reset_after_ns == 10 * SECOND
 
 
-def test_another_length_begins_a_window_with_what_was_counted() -> None:
+def test_another_length_begins_a_window_with_the_counted_units() -> None:
     table = Table(FOUR, max_keys=10)
     table.check(b"key", 3, 50 * SECOND)
 
@@ -53,7 +53,7 @@ def test_another_length_begins_a_window_with_what_was_counted() -> None:
     assert table.peek(b"key", 100 * SECOND).reset_after_ns == 10 * SECOND
 
 
-def test_hits_admitted_elsewhere_count_in_the_open_window_or_begin_the_one_of_then() -> None:
+def test_remote_hits_count_in_the_open_window_or_begin_a_window_at_their_time() -> None:
     table = Table(FOUR, max_keys=10)
 
     table.charge(b"key", 1, 50 * SECOND, age_ns=20 * SECOND)

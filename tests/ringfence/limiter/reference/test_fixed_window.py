@@ -5,7 +5,7 @@ DAILY = Limit.of_ns(
     3, 24 * HOUR, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"
 )
 MIDDAY = 1_711_882_800 * NS_PER_SECOND
-"""2024-03-31 13:00 in Berlin; clocks went forward that morning, so the day has 23 hours."""
+"""2024-03-31 13:00 in Berlin. This day has 23 hours, because summer time begins."""
 
 
 def test_a_calendar_window_returns_the_exact_time_until_local_midnight() -> None:
@@ -47,7 +47,7 @@ def test_another_amount_keeps_a_window_that_begins_after_the_clock_went_back() -
     assert table.peek(b"key", 200).remaining == 4
 
 
-def test_another_period_charges_the_units_in_use_to_the_window_of_now() -> None:
+def test_another_period_charges_the_units_in_use_to_the_current_window() -> None:
     for period_ns, reset_after in ((50, 40), (200, 40), (70, 50)):
         table = Table(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW), max_keys=1)
         table.check(b"key", 3, 150)

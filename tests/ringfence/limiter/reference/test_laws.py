@@ -1,4 +1,4 @@
-"""Laws that every algorithm keeps, on periods so short that each nanosecond of rounding shows."""
+"""Invariants of all algorithms, with periods so short that each nanosecond of rounding counts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ buckets = drawn.buckets
 queues = drawn.queues
 fixed = drawn.of(Algorithm.FIXED_WINDOW)
 counted = drawn.first_hits | fixed
-"""Limits that count from zero again."""
+"""Limits whose count starts at zero in each window."""
 sliding = drawn.slotted | drawn.of(Algorithm.SLIDING_WINDOW_LOG)
 rates = buckets | queues | counted | sliding
 in_flight = drawn.of(Algorithm.CONCURRENCY)
@@ -120,10 +120,10 @@ def test_a_key_is_unused_exactly_after_reset_after(
 
 @quick
 @given(limit=counted, history=histories)
-def test_nothing_that_is_asked_pushes_the_end_of_a_window_back(
+def test_no_check_or_peek_moves_the_end_of_a_window(
     limit: Limit, history: list[tuple[int, int]]
 ) -> None:
-    """gubernator#225: each call began the time anew but not the count, until nothing was left."""
+    """gubernator#225: each call restarted the time of the window, so its count never ended."""
     table, end = table_of(limit), 0
     for now, cost in history:
         for outcome in (table.check(KEY, cost, now), table.peek(KEY, now)):
@@ -136,10 +136,10 @@ def test_nothing_that_is_asked_pushes_the_end_of_a_window_back(
 
 @quick
 @given(limit=buckets, history=histories, cost=st.integers(1, 4))
-def test_a_check_pushes_the_reset_of_a_bucket_back_by_its_own_cost_alone(
+def test_a_check_delays_the_reset_of_a_bucket_by_its_own_cost_only(
     limit: Limit, history: list[tuple[int, int]], cost: int
 ) -> None:
-    """gubernator#225, for what has no windows."""
+    """gubernator#225, for limits without windows."""
     table, now = after(limit, history)
     before = table.peek(KEY, now).reset_after_ns
     is_admitted = table.check(KEY, cost, now).is_admitted
@@ -164,17 +164,17 @@ def test_remaining_is_the_largest_cost_that_passes(
 def test_denied_checks_and_peeks_change_nothing(
     limit: Limit, history: list[tuple[int, int]]
 ) -> None:
-    plain, pestered = table_of(limit), table_of(limit)
+    plain, checked = table_of(limit), table_of(limit)
 
     for now, cost in history:
-        for useless in (0, pestered.peek(KEY, now).remaining + 1, limit.ceiling + 1):
-            pestered.check(KEY, useless, now)
-        assert facts(pestered.check(KEY, cost, now)) == facts(plain.check(KEY, cost, now))
+        for useless in (0, checked.peek(KEY, now).remaining + 1, limit.ceiling + 1):
+            checked.check(KEY, useless, now)
+        assert without_id(checked.check(KEY, cost, now)) == without_id(plain.check(KEY, cost, now))
 
 
 @quick
 @given(limit=limits, history=histories, cost=st.integers(1, 8))
-def test_one_check_of_n_leaves_what_n_checks_of_1_leave(
+def test_one_check_of_n_has_the_effect_of_n_checks_of_1(
     limit: Limit, history: list[tuple[int, int]], cost: int
 ) -> None:
     whole, now = after(limit, history)
@@ -203,7 +203,7 @@ def test_a_refund_at_once_undoes_a_check(
 
 @quick
 @given(limit=limits, history=histories, cost=st.integers(0, 20), age_ns=st.integers(0, 60))
-def test_a_refund_never_passes_empty_and_never_takes(
+def test_a_refund_frees_at_most_its_cost_and_the_units_in_use(
     limit: Limit, history: list[tuple[int, int]], cost: int, age_ns: int
 ) -> None:
     table, now = after(limit, history)
@@ -219,7 +219,7 @@ def test_a_refund_never_passes_empty_and_never_takes(
 def test_no_refund_lets_a_true_window_admit_more_than_the_stated_worst(
     limit: Limit, history: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Charges that were not refunded are counted; the stated age is never less than the true."""
+    """The age of a refund is never less than the true age of its charge."""
     table = table_of(limit)
     worst = over_admission(limit).worst
     kept: list[tuple[int, int]] = []
@@ -250,7 +250,7 @@ def test_changing_a_limit_and_back_gains_nothing(
 
 @quick
 @given(limit=limits, more=st.integers(0, 8), history=histories)
-def test_raising_an_amount_gives_the_difference_and_lowering_it_again_takes_just_that(
+def test_raising_an_amount_adds_the_difference_and_lowering_it_removes_the_same(
     limit: Limit, more: int, history: list[tuple[int, int]]
 ) -> None:
     limit = replace(limit, burst=None)
@@ -269,7 +269,7 @@ def test_raising_an_amount_gives_the_difference_and_lowering_it_again_takes_just
 
 @quick
 @given(limit=limits, history=histories, amount=st.integers(0, 8), cost=st.integers(1, 4))
-def test_after_a_change_the_very_next_check_is_judged_by_the_new_limit(
+def test_the_first_check_after_a_change_is_decided_by_the_new_limit(
     limit: Limit, history: list[tuple[int, int]], amount: int, cost: int
 ) -> None:
     changed = replace(limit, amount=amount, burst=None)
@@ -285,7 +285,7 @@ def test_after_a_change_the_very_next_check_is_judged_by_the_new_limit(
 
 @quick
 @given(limit=limits, history=histories, step_back=st.integers(0, 100))
-def test_a_clock_that_steps_back_gives_nothing(
+def test_a_clock_that_steps_back_frees_no_units(
     limit: Limit, history: list[tuple[int, int]], step_back: int
 ) -> None:
     table, now = after(limit, history)
@@ -301,7 +301,7 @@ def test_a_clock_that_steps_back_gives_nothing(
 
 @quick
 @given(limit=limits, history=histories, cost=st.integers(0, 12))
-def test_only_queues_delay_and_only_slots_have_numbers(
+def test_only_queues_return_delays_and_only_concurrency_limits_return_slot_ids(
     limit: Limit, history: list[tuple[int, int]], cost: int
 ) -> None:
     table, now = after(limit, history)
@@ -327,7 +327,7 @@ def table_of(limit: Limit) -> Table:
 
 
 def after(limit: Limit, history: Sequence[tuple[int, int]]) -> tuple[Table, int]:
-    """A table that has seen the history, and the instant of its last check."""
+    """Return a table that has decided the history, and the time of its last check."""
     table = table_of(limit)
     for now, cost in history:
         table.check(KEY, cost, now)
@@ -335,17 +335,17 @@ def after(limit: Limit, history: Sequence[tuple[int, int]]) -> tuple[Table, int]
 
 
 def inside(hits: Sequence[tuple[int, int]], now: int, period_ns: int) -> int:
-    """Units admitted in (now - period, now]."""
+    """Return the units admitted in (now - period, now]."""
     return sum(cost for at, cost in hits if now - period_ns < at <= now)
 
 
-def facts(outcome: Outcome) -> Outcome:
-    """An outcome but for the number of its slot, which is new each time."""
+def without_id(outcome: Outcome) -> Outcome:
+    """Return an outcome without the id of its slot, which differs each time."""
     return msgspec.structs.replace(outcome, slot_id=0)
 
 
 def assert_equivalent(left: Table, right: Table, now: int) -> None:
-    """Both answer alike, now and at every instant until both are at rest, spending as they go."""
+    """Assert that both decide peeks and checks alike at many instants from `now` on."""
     for instant in range(now, now + 100, 3):
-        assert facts(left.peek(KEY, instant)) == facts(right.peek(KEY, instant))
-        assert facts(left.check(KEY, 1, instant)) == facts(right.check(KEY, 1, instant))
+        assert without_id(left.peek(KEY, instant)) == without_id(right.peek(KEY, instant))
+        assert without_id(left.check(KEY, 1, instant)) == without_id(right.check(KEY, 1, instant))

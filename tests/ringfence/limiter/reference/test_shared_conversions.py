@@ -22,20 +22,20 @@ from tests.ringfence.limiter.reference.shared_sites import (
     assert_equivalent,
     engine_of,
     exchange,
-    hear_all,
     histories,
     limits,
+    merge_all,
     quick,
-    tellings,
+    reported_counts,
     windows,
 )
 
 
-@given(limit=windows, history=histories, reported=tellings, later=st.integers(0, 50))
+@given(limit=windows, history=histories, reported=reported_counts, later=st.integers(0, 50))
 @quick
 def test_a_transferred_counter_keeps_its_remote_counts(limit, history, reported, later) -> None:
     stayed, moved = engine_of(limit), engine_of(limit)
-    hear_all(stayed, limit, reported)
+    merge_all(stayed, limit, reported)
     for now, _, cost in history:
         ask(stayed, cost, now)
     now = (history[-1][0] if history else NOW) + later
@@ -47,21 +47,21 @@ def test_a_transferred_counter_keeps_its_remote_counts(limit, history, reported,
     assert_equivalent(moved, stayed, now)
 
 
-@given(limit=limits, before=tellings, after=tellings)
+@given(limit=limits, before=reported_counts, after=reported_counts)
 @example(Limit.of_ns(2, 14, slots=2), [], [("east", [(-2, 6)]), ("west", [(-2, 1)])])
 @quick
 def test_remote_counts_on_both_sides_of_a_transfer_count_once(limit, before, after) -> None:
     giver, taker, stayed = engine_of(limit), engine_of(limit), engine_of(limit)
     for engine in (giver, stayed):
         ask(engine, 1, NOW)
-        hear_all(engine, limit, before)
+        merge_all(engine, limit, before)
     for engine in (taker, stayed):
-        hear_all(engine, limit, after)
+        merge_all(engine, limit, after)
 
     taker.restore(giver.snapshot([KEY], NOW), NOW)
 
     assert_equivalent(taker, stayed)
-    hear_all(taker, limit, before + after)
+    merge_all(taker, limit, before + after)
     assert taker.used(KEY, NOW) >= 1
 
 
@@ -75,7 +75,11 @@ def test_a_snapshot_without_remote_counts_has_an_empty_column() -> None:
 
 
 @given(
-    limit=limits, other=limits, is_shared=st.booleans(), reported=tellings, spent=st.integers(0, 5)
+    limit=limits,
+    other=limits,
+    is_shared=st.booleans(),
+    reported=reported_counts,
+    spent=st.integers(0, 5),
 )
 @quick
 def test_a_changed_rule_keeps_all_counts_or_those_of_its_data_center(
@@ -83,7 +87,7 @@ def test_a_changed_rule_keeps_all_counts_or_those_of_its_data_center(
 ) -> None:
     now = NOW * limit.period_ns
     engine, alone = engine_of(limit), engine_of(limit)
-    hear_all(engine, limit, reported, now)
+    merge_all(engine, limit, reported, now)
     is_spent = ask(engine, spent, now).codes[0] == Code.ALLOWED.value
     ask(alone, spent if is_spent else 0, now)
     before = (engine if is_shared else alone).used(KEY, now)
@@ -98,7 +102,7 @@ def test_a_changed_rule_keeps_all_counts_or_those_of_its_data_center(
     "algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET]
 )
 def test_a_limit_that_is_not_shared_for_a_time_counts_no_unit_twice(algorithm) -> None:
-    """The units of all data centers were those of each one afterwards."""
+    """Otherwise each data center would then count the units of all as its own."""
     limit = Limit.of_ns(1000, 1000, algorithm)
     sites = [engine_of(limit) for _ in range(3)]
     for site, units in zip(sites, (200, 100, 50), strict=True):

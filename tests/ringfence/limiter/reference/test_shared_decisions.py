@@ -53,23 +53,23 @@ def test_shared_buckets_without_delay_admit_no_more_than_one_bucket(limit, histo
 def test_over_admission_is_bounded_by_unsent_counts(limit, history, every) -> None:
     sites = [engine_of(limit), engine_of(limit)]
     admitted: dict[int, int] = {}
-    untold: dict[int, int] = {}
+    unsent: dict[int, int] = {}
 
     for step, (now, site, cost) in enumerate(history):
         window = now // limit.period_ns
         if step % every == 0:
             exchange(sites, now)
-            untold = {}
+            unsent = {}
         if ask(sites[site], cost, now).codes[0] <= 1:
             admitted[window] = admitted.get(window, 0) + cost
-            assert admitted[window] <= limit.amount + untold.get(window, 0)
-            untold[window] = untold.get(window, 0) + cost
+            assert admitted[window] <= limit.amount + unsent.get(window, 0)
+            unsent[window] = unsent.get(window, 0) + cost
 
 
 @given(limit=windows, history=histories, data=st.data())
 @quick
 def test_data_centers_converge_after_lost_late_or_repeated_messages(limit, history, data) -> None:
-    """And on exactly what was admitted: nothing is invented, and nothing forgotten."""
+    """All data centers then count exactly the admitted units."""
     sites, oracle = [engine_of(limit), engine_of(limit)], engine_of(limit, is_shared=False)
     sent: list[tuple[int, list[int]]] = []
 

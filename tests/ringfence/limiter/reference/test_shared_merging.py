@@ -19,36 +19,36 @@ from tests.ringfence.limiter.reference.shared_sites import (
     assert_equivalent,
     engine_of,
     fixed,
-    hear_all,
     histories,
     limits,
+    merge_all,
     merge_remote,
     quick,
-    tellings,
+    reported_counts,
     windows,
 )
 
 
-@given(limit=limits, reported=tellings, data=st.data())
+@given(limit=limits, reported=reported_counts, data=st.data())
 @quick
 def test_remote_counts_may_arrive_in_any_order(limit, reported, data) -> None:
     in_order, shuffled = engine_of(limit), engine_of(limit)
     for engine in (in_order, shuffled):
         ask(engine, 2, NOW)
 
-    hear_all(in_order, limit, reported)
-    hear_all(shuffled, limit, data.draw(st.permutations(reported)))
+    merge_all(in_order, limit, reported)
+    merge_all(shuffled, limit, data.draw(st.permutations(reported)))
 
     assert_equivalent(in_order, shuffled)
 
 
-@given(limit=limits, reported=tellings)
+@given(limit=limits, reported=reported_counts)
 @quick
 def test_many_messages_equal_one_combined_message(limit, reported) -> None:
     apart, together = engine_of(limit), engine_of(limit)
 
-    hear_all(apart, limit, reported)
-    hear_all(
+    merge_all(apart, limit, reported)
+    merge_all(
         together,
         limit,
         [
@@ -60,27 +60,27 @@ def test_many_messages_equal_one_combined_message(limit, reported) -> None:
     assert_equivalent(apart, together)
 
 
-@given(limit=limits, reported=tellings, spent=st.integers(0, 3))
+@given(limit=limits, reported=reported_counts, spent=st.integers(0, 3))
 @quick
 def test_repeated_remote_counts_count_once(limit, reported, spent) -> None:
     once, twice = engine_of(limit), engine_of(limit)
     for engine in (once, twice):
-        hear_all(engine, limit, reported)
+        merge_all(engine, limit, reported)
         ask(engine, spent, NOW)
 
-    hear_all(twice, limit, reported)
+    merge_all(twice, limit, reported)
 
     assert_equivalent(once, twice)
 
 
-@given(limit=limits, reported=tellings, history=histories)
+@given(limit=limits, reported=reported_counts, history=histories)
 @quick
 def test_repeated_merges_do_not_delay_resets(limit, reported, history) -> None:
     """gubernator#225: a member that received a count restarted its window, so it never ended."""
     once, always = engine_of(limit), engine_of(limit)
     reported = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in reported]
     for engine in (once, always):
-        hear_all(engine, limit, reported)
+        merge_all(engine, limit, reported)
 
     for now, _, cost in history:
         for writer, cells in reported:
@@ -90,27 +90,27 @@ def test_repeated_merges_do_not_delay_resets(limit, reported, history) -> None:
         assert ask(always, cost, now) == ask(once, cost, now)
 
 
-@given(limit=fixed, tellings=st.lists(tellings, max_size=4), spent=st.integers(1, 4))
+@given(limit=fixed, reported_counts=st.lists(reported_counts, max_size=4), spent=st.integers(1, 4))
 @quick
-def test_remote_counts_do_not_move_the_end_of_a_window(limit, tellings, spent) -> None:
+def test_remote_counts_do_not_move_the_end_of_a_window(limit, reported_counts, spent) -> None:
     """gubernator#225, for counts that rise between two checks."""
     engine = engine_of(limit)
     end = (NOW // limit.period_ns + 1) * limit.period_ns
 
-    for now, reported in zip(range(NOW, end), tellings, strict=False):
-        hear_all(engine, limit, reported)
+    for now, reported in zip(range(NOW, end), reported_counts, strict=False):
+        merge_all(engine, limit, reported)
         reset_after = ask(engine, spent, now).reset_after_ns[0]
         assert not reset_after or now + reset_after == end
 
 
-@given(limit=limits, reported=tellings, more=tellings)
+@given(limit=limits, reported=reported_counts, more=reported_counts)
 @quick
 def test_more_remote_counts_never_lower_the_units_in_use(limit, reported, more) -> None:
     engine = engine_of(limit)
-    hear_all(engine, limit, reported)
+    merge_all(engine, limit, reported)
     before = engine.used(KEY, NOW)
 
-    hear_all(engine, limit, more)
+    merge_all(engine, limit, more)
 
     assert engine.used(KEY, NOW) >= before
 
@@ -149,11 +149,11 @@ def test_invalid_cells_are_rejected_as_a_whole(cells) -> None:
     assert engine.keys() == []
 
 
-@given(limit=limits, reported=tellings)
+@given(limit=limits, reported=reported_counts)
 @quick
 def test_keys_with_only_remote_counts_expire_with_their_windows(limit, reported) -> None:
     engine = engine_of(limit)
-    hear_all(engine, limit, reported)
+    merge_all(engine, limit, reported)
     much_later = NOW * limit.period_ns + 20 * limit.period_ns + 500
 
     for number in range(3):
@@ -193,14 +193,14 @@ def test_merging_many_keys_respects_the_key_bound() -> None:
     assert len(engine) <= 20
 
 
-@given(limit=limits, steps=st.lists(st.tuples(st.integers(0, 60), tellings), max_size=8))
+@given(limit=limits, steps=st.lists(st.tuples(st.integers(0, 60), reported_counts), max_size=8))
 @quick
 def test_a_counter_keeps_only_cells_of_active_windows(limit, steps) -> None:
     engine = engine_of(limit)
     now = NOW * limit.period_ns
     for gap, reported in steps:
         now += gap
-        hear_all(engine, limit, reported, now)
+        merge_all(engine, limit, reported, now)
         for received in engine.snapshot([KEY], now).remote_counts:
             assert all(len(cells) <= 2 * (limit.slots + 2) for cells in received.values())
 

@@ -13,7 +13,7 @@ KEY = b"key"
     period_ns=st.integers(1, 100),
     gaps=st.lists(st.integers(0, 9), max_size=150),
 )
-def test_remaining_is_what_an_exact_recount_leaves(
+def test_remaining_units_equal_an_exact_recount(
     amount: int, period_ns: int, gaps: list[int]
 ) -> None:
     table = Table(Limit.of_ns(amount, period_ns, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
@@ -29,7 +29,7 @@ def test_remaining_is_what_an_exact_recount_leaves(
         assert outcome.remaining == amount - inside - outcome.is_admitted
 
 
-def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
+def test_a_refund_removes_the_oldest_hits_since_the_charge() -> None:
     table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     for now in (10, 20, 30):
         table.check(KEY, 2, now)
@@ -40,7 +40,7 @@ def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
     assert table.peek(KEY, 130).remaining == 10
 
 
-def test_a_refund_of_unknown_age_strikes_out_the_newest_hits() -> None:
+def test_a_refund_of_unknown_age_removes_the_newest_hits() -> None:
     table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     for now in (10, 20, 30):
         table.check(KEY, 2, now)
@@ -51,7 +51,7 @@ def test_a_refund_of_unknown_age_strikes_out_the_newest_hits() -> None:
     assert table.refund(KEY, 3, 120).remaining == 10
 
 
-def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
+def test_a_refund_of_a_charge_that_has_expired_frees_nothing() -> None:
     table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     table.check(KEY, 2, 0)
     table.check(KEY, 3, 100)
@@ -59,7 +59,7 @@ def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
     assert table.refund(KEY, 2, 101, age_ns=101).remaining == 7
 
 
-def test_another_amount_keeps_the_stamps_and_another_period_charges_the_hits_now() -> None:
+def test_another_amount_keeps_the_times_of_hits_and_another_period_charges_them_now() -> None:
     table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     table.check(KEY, 8, 50)
 

@@ -41,7 +41,7 @@ def test_a_refund_takes_from_the_slot_of_the_charge_and_no_newer_one() -> None:
     assert table.refund(KEY, 3, 120, age_ns=20).remaining == 10
 
 
-def test_another_amount_keeps_the_counts_and_another_cut_charges_the_estimate_now() -> None:
+def test_another_amount_keeps_the_counts_and_other_slots_charge_the_estimate_now() -> None:
     table = Table(Limit.of_ns(10, 100), max_keys=1)
     table.check(KEY, 8, 50)
 

@@ -1,7 +1,7 @@
-"""Worked examples of every algorithm as plain data, for any engine or face that takes checks.
+"""Worked examples of every algorithm as plain data, for engines and APIs that decide checks.
 
-Each vector is one key's history under one limit: instants in nanoseconds from the start, and what
-the answer must say. A field that is None is not part of the example.
+Each vector is the history of one key with one limit: instants in nanoseconds from the start, and
+the expected answers. A field that is None is not part of the example.
 """
 
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ DAY = 24 * HOUR
 
 
 def ns(seconds: str) -> int:
-    """Read decimal seconds exactly."""
+    """Convert decimal seconds exactly to nanoseconds."""
     return int(Decimal(seconds) * SECOND)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One check or charge, and the answer it must get."""
+    """One check or charge, and its expected answer."""
 
     at_ns: int
     cost: int
-    """0 peeks."""
+    """Cost of the check; 0 for a peek."""
     is_admitted: bool
-    """For a peek: whether cost 1 would be."""
+    """Whether the check is admitted. For a peek: whether cost 1 would be admitted."""
     remaining: int | None = None
     retry_after_ns: int | None = None
     reset_after_ns: int | None = None
     delay_ns: int | None = None
     is_permanent: bool = False
-    """Denied, and no wait would help."""
+    """Whether the check is denied and could never be admitted."""
     is_over_soft: bool = False
     is_charge: bool = False
-    """Counted whatever is left; admitted when the limit still holds after it."""
+    """Whether the cost is charged also beyond the limit; admitted when the limit still holds."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """One key's history under one limit."""
+    """History of one key with one limit."""
 
     name: str
     limit: Limit
