@@ -16,7 +16,7 @@ B: Address = ("b", 1)
 
 @dataclass(eq=False)
 class Log:
-    """A handler that remembers what came when."""
+    """Handler that records messages and their times."""
 
     echoes: bool = False
     connection: Connection | None = None
@@ -44,7 +44,7 @@ class Log:
 
 
 class World:
-    """Transports at A and B; B echoes."""
+    """Memory network with transports at A and B; B echoes messages."""
 
     def __init__(self, nursery: trio.Nursery, *, delay: float = 0.01, jitter: float = 0.0) -> None:
         self.nursery = nursery

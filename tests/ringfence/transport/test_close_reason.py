@@ -16,7 +16,7 @@ from ringfence.wire.errors import ErrorCode
 PEER = ("10.0.0.1", 7600)
 
 
-def test_addresses_are_written_as_people_write_them() -> None:
+def test_addresses_are_formatted_as_usual() -> None:
     assert format_address(("10.0.0.1", 7600)) == "10.0.0.1:7600"
     assert format_address(("node.example", 7600)) == "node.example:7600"
     assert format_address(("2001:db8::1", 7600)) == "[2001:db8::1]:7600"
@@ -28,7 +28,7 @@ def test_the_reason_of_a_peer_is_one_printable_bounded_line(text: str) -> None:
     assert len(printable(text)) <= 500
 
 
-def test_a_peers_own_code_and_reason_pass_through() -> None:
+def test_the_code_and_reason_of_a_peer_are_unchanged() -> None:
     closing = from_peer_close(ErrorCode.BAD_CREDENTIAL, True, "no such token", PEER)
 
     assert (closing.code, closing.reason) == (ErrorCode.BAD_CREDENTIAL, "no such token")

@@ -33,7 +33,7 @@ def test_two_listeners_clash_on_one_port_of_one_host(
 @pytest.mark.parametrize(
     ("port", "clash"), [(7189, False), (7190, True), (7194, True), (7195, False)]
 )
-def test_a_row_of_ports_clashes_with_each_port_in_it(port: int, clash: bool) -> None:
+def test_a_range_of_ports_clashes_with_each_port_in_it(port: int, clash: bool) -> None:
     row = Listener("http", ("127.0.0.1", 7190), 5)
 
     assert row.clashes_with(Listener("grpc", ("127.0.0.1", port))) is clash

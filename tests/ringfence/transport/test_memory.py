@@ -44,7 +44,7 @@ async def test_a_link_can_have_a_delay_of_its_own(autojump_clock: MockClock) -> 
         assert log.times == [pytest.approx(sent + 0.4)]
 
 
-async def test_what_is_not_flushed_does_not_leave(autojump_clock: MockClock) -> None:
+async def test_messages_are_not_sent_before_a_flush(autojump_clock: MockClock) -> None:
     async with world() as w:
         connection, log = w.connect()
         await trio.sleep(1)
@@ -143,7 +143,9 @@ async def test_a_handshake_whose_first_packets_were_lost_succeeds_after_a_cut(
         assert connection.is_open
 
 
-async def test_a_crash_is_silence_and_a_successor_can_be_reached(autojump_clock: MockClock) -> None:
+async def test_a_crashed_transport_is_silent_and_its_successor_can_be_reached(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as w:
         old, old_log = w.connect()
         await trio.sleep(1)
@@ -188,27 +190,27 @@ async def test_a_reset_drops_messages_in_flight_and_closes_both_sides(
         assert again.is_open
 
 
-async def test_to_a_paused_transport_messages_and_timers_wait(autojump_clock: MockClock) -> None:
+async def test_messages_and_timers_of_a_paused_transport_wait(autojump_clock: MockClock) -> None:
     async with world(delay=0.01) as w:
         connection, log = w.connect()
         await trio.sleep(1)
-        rang: list[float] = []
-        w.b.call_at(trio.current_time() + 0.1, lambda: rang.append(trio.current_time()))
+        called: list[float] = []
+        w.b.call_at(trio.current_time() + 0.1, lambda: called.append(trio.current_time()))
         w.network.pause(B)
         connection.send(b"knock")
         w.a.flush()
         await trio.sleep(0.3)
-        assert w.accepted[0].messages == rang == log.messages == []
+        assert w.accepted[0].messages == called == log.messages == []
 
         resumed = trio.current_time()
         w.network.resume(B)
         await trio.sleep(0.1)
 
         assert w.accepted[0].messages == log.messages == [b"knock"]
-        assert rang == [pytest.approx(resumed, abs=0.001)]
+        assert called == [pytest.approx(resumed, abs=0.001)]
 
 
-async def test_after_a_pause_a_handler_can_tell_how_long_a_message_waited(
+async def test_after_a_pause_a_handler_can_read_how_long_a_message_waited(
     autojump_clock: MockClock,
 ) -> None:
     async with world(delay=0.01) as w:

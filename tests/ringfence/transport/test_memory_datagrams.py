@@ -21,7 +21,7 @@ def raise_(error: Exception) -> None:
 
 
 class Sealed:
-    """Datagrams that one transport receives beside its connections."""
+    """Sealed datagrams that one transport receives, and their times."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self.received: list[tuple[bytes, Address]] = []
@@ -37,7 +37,7 @@ class Sealed:
 async def pair(
     *, jitter: float = 0.0
 ) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
-    """A network, a transport at A, and what one at B receives."""
+    """Yield a network, a transport at A, and the sealed datagrams that B receives."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1), jitter=jitter)
     a, b = (network.transport(at, on_bug=bugs.append) for at in (A, B))
@@ -180,7 +180,7 @@ async def test_a_cut_in_one_direction_ends_connections_and_prevents_new_ones(
         assert late.closed[0] == TransportCode.HANDSHAKE_TIMEOUT
 
 
-async def test_what_a_link_lost_one_way_after_the_other_heals_at_once(
+async def test_a_link_that_was_cut_one_way_after_the_other_heals_at_once(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w:

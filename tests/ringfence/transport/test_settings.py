@@ -17,6 +17,6 @@ from ringfence.transport import Settings
         {"max_datagram": 1199},
     ],
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Settings(**wrong)  # type: ignore[arg-type]

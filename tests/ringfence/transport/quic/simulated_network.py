@@ -1,4 +1,4 @@
-"""Endpoints joined by a network of our own: no sockets, and a clock that jumps."""
+"""Simulated network between endpoints, without sockets and with a fake clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def trust() -> ClientTls:
 
 @dataclass(eq=False)
 class Log:
-    """A handler that records its calls; `reply` may answer a message."""
+    """Handler that records its calls; `reply` may answer a message."""
 
     reply: Callable[[Connection, bytes], None] | None = None
     connection: Connection | None = None
@@ -69,7 +69,7 @@ def echo() -> Log:
 
 
 class Network:
-    """Carries datagrams between endpoints after 5 ms each, or loses them."""
+    """Simulated network that delivers datagrams after 5 ms, or loses them."""
 
     def __init__(self, loss: float = 0.0, seed: int = 0, *, use_fast_path: bool = True) -> None:
         self.use_fast_path = use_fast_path

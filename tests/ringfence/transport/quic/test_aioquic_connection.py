@@ -1,4 +1,4 @@
-"""What we rely on in aioquic beyond its public interface; a failure here means that it moved."""
+"""Private parts of aioquic that the transport uses; a failure means that aioquic changed."""
 
 from datetime import UTC, datetime
 from math import ulp
@@ -25,7 +25,7 @@ WINDOW = 64 << 10
 
 
 class Pair:
-    """A client and a server, in step, with a clock that moves 1 ms at a time."""
+    """Client and server that exchange datagrams in steps of 1 ms."""
 
     def __init__(self) -> None:
         settings = Settings(receive_window=WINDOW, untrusted_receive_window=WINDOW)
@@ -227,7 +227,7 @@ def test_an_answer_with_an_earlier_time_than_its_request_keeps_the_round_trip_po
     for datagram, _ in client.urgent_datagrams(10.5):
         server.receive(datagram, CLIENT, 10.5)
     for datagram, _ in server.urgent_datagrams(10.5):
-        client.receive(datagram, SERVER, 10.0)  # The burst was begun before the question.
+        client.receive(datagram, SERVER, 10.0)  # The time of a batch is read before it.
 
     assert client._loss._rtt_smoothed >= 0
 

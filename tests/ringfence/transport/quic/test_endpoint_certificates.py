@@ -77,7 +77,7 @@ def test_a_known_node_must_show_a_certificate_with_its_name(
         assert "does not name 'c.node.ringfence.internal'" in log.closed[1]
 
 
-def test_without_verification_any_certificate_will_do(network: Network) -> None:
+def test_without_verification_any_certificate_is_accepted(network: Network) -> None:
     network.node()
     connection, _ = network.connect(network.app(tls=ClientTls(verify=False)))
 

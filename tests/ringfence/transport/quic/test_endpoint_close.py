@@ -36,10 +36,10 @@ def test_a_close_is_sent_although_an_old_timer_is_due_before_it(network: Network
     connection, _ = open_pair(network)
     app = network.endpoints[APP]
     connection.send(b"one")
-    network.run(0.0101)  # The answer came, and its acknowledgement may wait a little.
+    network.run(0.0101)  # The answer has arrived; its acknowledgement is delayed.
     due = app.next_deadline()
     assert due is not None
-    connection.send(b"two")  # It rides on this, so that its time means nothing any more.
+    connection.send(b"two")  # This carries the acknowledgement, so its timer is obsolete.
     network.run(0)
     network.now = due
 
@@ -50,7 +50,7 @@ def test_a_close_is_sent_although_an_old_timer_is_due_before_it(network: Network
     assert network.accepted[0].closed == (3, "enough")
 
 
-def test_closed_connections_leave_nothing_behind(network: Network) -> None:
+def test_closed_connections_are_removed_from_all_tables(network: Network) -> None:
     node = network.node()
     app = network.app()
     for _ in range(3):
@@ -117,11 +117,11 @@ def test_a_connection_to_a_silent_peer_closes_after_the_idle_timeout(network: Ne
     assert not connection.is_open
 
 
-def test_a_node_that_restarts_ends_the_connections_it_has_forgotten(network: Network) -> None:
+def test_a_restarted_node_ends_the_connections_of_its_old_process(network: Network) -> None:
     connection, log = open_pair(network)
     connection.send(b"before")
     network.run(0.1)
-    network.node()  # In the place of the old one, with the same certificate and key.
+    network.node()  # A new node at the same address, with the same certificate and key.
 
     connection.send(b"after")
     network.run(0.1)
@@ -131,7 +131,7 @@ def test_a_node_that_restarts_ends_the_connections_it_has_forgotten(network: Net
     assert network.endpoints[APP]._table.by_reset_token == {}
 
 
-def test_only_the_holder_of_the_key_can_say_that_it_restarted(network: Network) -> None:
+def test_a_restarted_node_with_another_key_cannot_end_a_connection(network: Network) -> None:
     connection, _ = open_pair(network)
     network.run(1)
     network.node(tls=self_signed(NOW))
@@ -142,7 +142,7 @@ def test_only_the_holder_of_the_key_can_say_that_it_restarted(network: Network) 
     assert connection.is_open
 
 
-def test_resets_cannot_make_two_endpoints_talk_for_ever(network: Network) -> None:
+def test_resets_between_two_endpoints_end(network: Network) -> None:
     network.node(), network.node(OTHER_NODE)
 
     network.inject(b"\x40" + bytes(1000), OTHER_NODE)

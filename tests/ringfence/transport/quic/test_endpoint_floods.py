@@ -52,7 +52,7 @@ def test_ten_thousand_forged_handshakes_keep_memory_bounded_and_a_valid_client_c
 
 
 @pytest.mark.parametrize("size", [1025, MAX_MESSAGE])
-def test_a_stranger_cannot_send_a_long_message(network: Network, size: int) -> None:
+def test_an_unauthenticated_caller_cannot_send_a_long_message(network: Network, size: int) -> None:
     node = network.node(options=Settings())
     connection, log = network.connect(network.app())
     connection.send(bytes(size))
@@ -65,7 +65,7 @@ def test_a_stranger_cannot_send_a_long_message(network: Network, size: int) -> N
     assert node.refusals["frame_oversized"] == 1
 
 
-def test_a_caller_may_send_long_messages_right_behind_the_first_one(network: Network) -> None:
+def test_a_caller_may_send_long_messages_directly_after_the_first_one(network: Network) -> None:
     network.node(options=Settings())
     connection, log = network.connect(network.app())
     for size in (1024, 5000, 70_000):
@@ -75,38 +75,38 @@ def test_a_caller_may_send_long_messages_right_behind_the_first_one(network: Net
     assert [len(message) for message in log.messages] == [1024, 5000, 70_000]
 
 
-def test_what_strangers_leave_behind_is_free_without_the_garbage_collector(
+def test_abandoned_handshakes_are_freed_without_the_garbage_collector(
     network: Network,
 ) -> None:
-    """A node lets the collector come by rarely, so it must not be needed under attack."""
+    """A node runs the garbage collector rarely, so memory must not depend on it in a flood."""
     node = network.node(options=Settings(max_half_open=4, retry_above=4))
     datagrams = [first_datagram(network) for _ in range(50)]
     gc.collect()
     gc.disable()
     try:
-        before = live_parts()
+        before = live_objects()
         for port, datagram in enumerate(datagrams):
             network.inject(datagram, ("198.51.100.7", port))
             node.datagrams_to_send(network.now)
-        assert live_parts() > before
+        assert live_objects() > before
         network.run(20)
         network.inject(b"anything", ("198.51.100.7", 1))
 
         assert node.connections == 0
-        assert live_parts() == before
+        assert live_objects() == before
     finally:
         gc.enable()
 
 
-def live_parts() -> int:
-    """Count the parts of all QUIC connections there are."""
+def live_objects() -> int:
+    """Count the objects of all QUIC connections."""
     kinds = (AioquicConnection, QuicPacketRecovery, QuicStream, CryptoPair)
-    # By type alone: to ask a lazy proxy of another test's framework would wake it.
+    # `isinstance` would initialize lazy proxies of frameworks that other tests imported.
     return sum(issubclass(type(each), kinds) for each in gc.get_objects())
 
 
 def test_when_all_half_open_places_are_taken_the_oldest_one_is_dropped(network: Network) -> None:
-    """These clients do receive, so they pass the Retry, but never finish."""
+    """These clients answer the Retry, but never finish the handshake."""
     node = network.node(options=Settings(max_half_open=12, retry_above=4))
     network.lost = lambda source, target, datagram: (
         target[0].startswith("203.") and len(datagram) >= 1000
@@ -122,7 +122,7 @@ def test_when_all_half_open_places_are_taken_the_oldest_one_is_dropped(network: 
     assert_still_serves(network, connection, log)
 
 
-def test_initials_that_cannot_be_read_soon_meet_a_retry_although_they_take_no_place(
+def test_undecodable_initial_packets_cause_retries_although_none_is_half_open(
     network: Network,
 ) -> None:
     node = network.node(options=Settings(max_half_open=24, retry_above=16))
@@ -136,10 +136,10 @@ def test_initials_that_cannot_be_read_soon_meet_a_retry_although_they_take_no_pl
     assert node.refusals == {"bad_initial": 16, "retry": 484}
 
 
-def test_handshakes_given_up_at_once_soon_meet_a_retry_although_they_take_no_place(
+def test_abandoned_handshakes_cause_retries_although_few_are_half_open(
     network: Network,
 ) -> None:
-    """A handshake costs the node most at its beginning, even if the client ends it soon."""
+    """The start of a handshake is its most expensive part, even if the client ends it soon."""
     node = network.node(options=Settings(max_half_open=24, retry_above=16))
     network.lost = lambda source, target, datagram: (
         target[0].startswith("203.") and len(datagram) >= 1000

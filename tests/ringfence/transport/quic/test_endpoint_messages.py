@@ -55,7 +55,7 @@ def test_the_accepting_side_may_send_first_after_a_received_packet(network: Netw
     assert served.address == APP
 
 
-def test_only_packets_of_open_connections_take_the_short_way(network: Network) -> None:
+def test_only_packets_of_open_connections_take_the_fast_path(network: Network) -> None:
     connection, log = open_pair(network)
     network.carried.clear()
     connection.send(b"question")

@@ -1,4 +1,4 @@
-"""The short way must be told from aioquic's own by nothing but its speed."""
+"""Fast path for packets after the handshake: it must behave exactly as aioquic."""
 
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -26,12 +26,12 @@ SERVER = ("10.0.0.1", 7600)
 WINDOW = 64 << 10
 TLS = self_signed(datetime.now(UTC))
 BOTH_FORMS = pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
-"""The fast path as it was built, and its Python source."""
+"""Both forms of the fast path: compiled, where it was built, and its Python source."""
 
 
 @contextmanager
 def fast_path_of(*, is_compiled):
-    """New connections use the compiled fast path (if it was built) or its Python source."""
+    """Use the compiled fast path (if it was built) or its Python source for new connections."""
     plain = {
         "EstablishedState": established_state.EstablishedState,
         "FastReceiver": packet_receiver.FastReceiver,
@@ -42,24 +42,24 @@ def fast_path_of(*, is_compiled):
 
 
 class Side:
-    """One end of a connection, and what it has said and heard."""
+    """One end of a connection, with the bytes that it sent and received."""
 
     def __init__(self, quic, address, *, is_fast):
         self.quic = quic
         self.address = address
         self.is_fast = is_fast
-        self.said = b""
+        self.sent = b""
         self.received = b""
         self.sizes = []
-        """Of the datagrams that it sent."""
+        """Sizes of the sent datagrams."""
 
-    def say(self, data):
-        self.said += data
+    def send(self, data):
+        self.sent += data
         self.quic.send_stream_data(STREAM, data)
 
 
 class World:
-    """Two ends and the network between them: it delays, loses, repeats and reorders."""
+    """Two ends and a network that delays, loses, repeats and reorders datagrams."""
 
     def __init__(
         self, *, fast_path=(True, True), random=None, loss=0.0, datagram=1200, is_compiled=True
@@ -67,7 +67,7 @@ class World:
         self.now = 10.0
         self.loss = 0.0
         self.random = random or Random(0)
-        self.flying = []
+        self.in_flight = []
         self.order = count()
         options = Settings(
             receive_window=WINDOW, untrusted_receive_window=WINDOW, max_datagram=datagram
@@ -83,9 +83,9 @@ class World:
         self.server = Side(quic, SERVER, is_fast=fast_path[1])
         with fast_path_of(is_compiled=is_compiled):
             self.run(0.1)
-            self.client.say(b"hello")
+            self.client.send(b"hello")
             self.run(0.1)
-            self.server.say(b"welcome")
+            self.server.send(b"welcome")
             self.run(0.1)
         for side in self.sides:
             # Signatures differ in length, and with them the windows after the handshake.
@@ -103,13 +103,13 @@ class World:
         until = self.now + seconds
         while self.now < until:
             self.step()
-            dues = [flight[0] for flight in self.flying[:1]]
+            dues = [flight[0] for flight in self.in_flight[:1]]
             dues += [due for side in self.sides if (due := side.quic.get_timer()) is not None]
             self.now = max(self.now + 1e-5, min([until, *dues]))
 
     def step(self):
-        while self.flying and self.flying[0][0] <= self.now:
-            _, _, target, datagram, sender = heappop(self.flying)
+        while self.in_flight and self.in_flight[0][0] <= self.now:
+            _, _, target, datagram, sender = heappop(self.in_flight)
             target.received += target.quic.receive(datagram, sender, self.now)
             while (event := target.quic.next_event()) is not None:
                 if hasattr(event, "data") and getattr(event, "stream_id", None) == STREAM:
@@ -131,7 +131,7 @@ class World:
         for _ in range(copies):
             slow = self.random.random() * 0.02 if self.random.random() < self.loss else 0.0
             arrives = self.now + 0.0005 + slow
-            heappush(self.flying, (arrives, next(self.order), other, datagram, side.address))
+            heappush(self.in_flight, (arrives, next(self.order), other, datagram, side.address))
 
 
 EITHER_WAY = pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_every_message_arrives_once_and_in_order(
         is_compiled=is_compiled,
     )
     for by_client, size, pause in talk:
-        (world.client if by_client else world.server).say(world.random.randbytes(size))
+        (world.client if by_client else world.server).send(world.random.randbytes(size))
         world.run(pause)
     world.loss = 0.0
     world.run(25.0)
@@ -167,7 +167,7 @@ def test_every_message_arrives_once_and_in_order(
     for side, other in (world.sides, world.sides[::-1]):
         quic = side.quic
         assert quic.closing is None
-        assert other.received == side.said
+        assert other.received == side.sent
         assert quic.unacknowledged == 0
         assert max(side.sizes) <= datagram
     for side in world.sides:
@@ -178,8 +178,8 @@ def test_every_message_arrives_once_and_in_order(
         )
 
 
-def way(world):
-    """Watch which datagrams take the short way from now on."""
+def fast_path_results(world):
+    """Record the results of the fast path; None means that aioquic processed the datagram."""
     taken = []
     for side in world.sides:
         fast_path = side.quic._fast_path
@@ -193,13 +193,13 @@ def way(world):
 
 
 @BOTH_FORMS
-def test_questions_and_answers_take_the_short_way(is_compiled):
+def test_questions_and_answers_take_the_fast_path(is_compiled):
     world = World(is_compiled=is_compiled)
-    taken = way(world)
+    taken = fast_path_results(world)
     for _ in range(20):
-        world.client.say(b"question")
+        world.client.send(b"question")
         world.run(0.003)
-        world.server.say(b"answer")
+        world.server.send(b"answer")
         world.run(0.003)
 
     assert len(taken) >= 40
@@ -211,9 +211,9 @@ def test_the_next_question_acknowledges_an_answer(is_compiled):
     world = World(is_compiled=is_compiled)
     before = [len(side.sizes) for side in world.sides]
     for _ in range(20):
-        world.client.say(b"question")
+        world.client.send(b"question")
         world.run(0.001)
-        world.server.say(b"answer")
+        world.server.send(b"answer")
         world.run(0.007)
 
     assert [len(side.sizes) - more for side, more in zip(world.sides, before, strict=True)] == [
@@ -226,7 +226,7 @@ def test_the_next_question_acknowledges_an_answer(is_compiled):
 def test_a_lone_message_is_acknowledged_before_its_sender_repeats_it(is_compiled):
     world = World(is_compiled=is_compiled)
     before = [len(side.sizes) for side in world.sides]
-    world.client.say(b"no answer needed")
+    world.client.send(b"no answer needed")
     world.run(0.015)
 
     assert world.client.quic._spaces[Epoch.ONE_RTT].ack_eliciting_in_flight == 0
@@ -247,23 +247,23 @@ def test_aioquic_processes_a_ping_and_acknowledges_it_at_once(fast_path, is_comp
 
 
 @BOTH_FORMS
-def test_keys_can_change_amid_a_talk(is_compiled):
+def test_keys_can_change_while_messages_are_exchanged(is_compiled):
     world = World(is_compiled=is_compiled)
     for _ in range(3):
         world.client.quic.request_key_update()
         for side in (*world.sides, *world.sides):
-            side.say(b"a few words")
+            side.send(b"a few words")
             world.run(0.05)
 
-    assert world.server.received == world.client.said
-    assert world.client.received == world.server.said
+    assert world.server.received == world.client.sent
+    assert world.client.received == world.server.sent
     assert world.client.quic._cryptos[Epoch.ONE_RTT].recv.key_phase == 1
 
 
 @BOTH_FORMS
 def test_datagrams_that_were_tampered_with_change_nothing(is_compiled):
     world = World(is_compiled=is_compiled)
-    world.client.say(b"the true words")
+    world.client.send(b"the true words")
     datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
     before = world.server.quic._close_at
     for place in range(len(datagram)):
@@ -280,7 +280,7 @@ def test_datagrams_that_were_tampered_with_change_nothing(is_compiled):
 
 def test_a_repeated_datagram_is_processed_once():
     world = World()
-    world.client.say(b"once")
+    world.client.send(b"once")
     datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
     received = [world.server.quic.receive(datagram, CLIENT, world.now) for _ in range(2)]
 
@@ -293,14 +293,14 @@ def test_a_repeated_datagram_is_processed_once():
     [
         b"",  # No frame at all.
         b"\x0a\x05\x01x",  # A stream that only this side may open.
-        b"\x0b\x00\x00",  # The end, before what was heard already.
-        b"\x0a\x00\x50",  # Cut short, in several places.
+        b"\x0b\x00\x00",  # The end of the stream, before received bytes.
+        b"\x0a\x00\x50",  # Frames that are truncated.
         b"\x0e\x00\xc0",
         b"\x02\x40",
-        b"\x0e\x00\x80\xff\xff\xff\x01x",  # Far over the limit.
-        b"\x02\x05\x00\x00\x3f",  # Packets below the first.
-        b"\x02\x7f\xff\x00\x00\x00",  # A packet that was never sent.
-        b"\x0e\x00\x05\x01x\x3f",  # Good bytes, then a frame that nobody knows.
+        b"\x0e\x00\x80\xff\xff\xff\x01x",  # Far beyond the window.
+        b"\x02\x05\x00\x00\x3f",  # An acknowledgement of packets before the first one.
+        b"\x02\x7f\xff\x00\x00\x00",  # An acknowledgement of a packet that was never sent.
+        b"\x0e\x00\x05\x01x\x3f",  # A valid frame, then one of an unknown type.
     ],
 )
 @BOTH_FORMS
@@ -322,7 +322,7 @@ def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames, is
 def test_the_connection_to_a_silent_peer_times_out():
     world = World()
     world.loss = 1.0
-    world.client.say(b"anybody there?")
+    world.client.send(b"anybody there?")
     world.run(40.0)
 
     assert world.client.quic.closing is not None
@@ -330,26 +330,26 @@ def test_the_connection_to_a_silent_peer_times_out():
 
 
 def history(*, is_compiled):
-    """Run a talk over a bad network, and return all that the two ends know at its end."""
+    """Exchange messages over a bad network; return the state of both ends."""
     world = World(random=Random(5), loss=0.1, datagram=1200, is_compiled=is_compiled)
     datagrams = []
     for size in (1, 60, 63, 64, 1100, 1200, 9000, 20_000, 3) * 4:
         for side in world.sides:
-            side.say(bytes(size))
+            side.send(bytes(size))
         world.run(0.004)
         datagrams.append([len(side.sizes) for side in world.sides])
-    known = []
+    state = []
     for side in world.sides:
         quic, space = side.quic, side.quic._spaces[Epoch.ONE_RTT]
         loss = {name: value for name, value in vars(quic._loss).items() if name != "spaces"}
-        known.append((sorted(space.sent_packets), [*space.ack_queue], side.sizes))
-        known.append({name: value for name, value in loss.items() if type(value) in (int, float)})
-        known.append((vars(quic._loss._pacer), quic._loss._cc.get_log_data()))
-        known.append((space.ack_at, space.loss_time, quic._close_at, quic._spin_bit))
-    return datagrams, known
+        state.append((sorted(space.sent_packets), [*space.ack_queue], side.sizes))
+        state.append({name: value for name, value in loss.items() if type(value) in (int, float)})
+        state.append((vars(quic._loss._pacer), quic._loss._cc.get_log_data()))
+        state.append((space.ack_at, space.loss_time, quic._close_at, quic._spin_bit))
+    return datagrams, state
 
 
-def test_the_compiled_form_and_its_source_send_and_know_exactly_the_same():
+def test_the_compiled_form_and_its_source_send_the_same_and_have_equal_states():
     assert history(is_compiled=True) == history(is_compiled=False)
 
 

@@ -31,7 +31,7 @@ def test_an_issued_certificate_passes_a_strict_verifier() -> None:
         assert len(verifier.verify(load(certificate), [])) == 2
 
 
-def test_names_and_addresses_stand_in_the_certificate_once() -> None:
+def test_a_certificate_has_each_name_and_address_once() -> None:
     ca, ca_key = new_authority(NOW, 365)
     pem, _ = issue(ca, ca_key, [NODE_NAME, "a.example", "a.example"], ["10.0.0.1"] * 2, NOW, 90)
 

@@ -21,7 +21,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_good_files_load(files: Path) -> None:
+def test_valid_files_are_loaded(files: Path) -> None:
     server = load_server_tls(files / "node", files / "node.key", NOW)
     client = load_client_tls(files / "ca", NOW)
 
@@ -29,7 +29,7 @@ def test_good_files_load(files: Path) -> None:
     assert (client.server_name, client.verify) == (NODE_NAME, True)
 
 
-def test_a_private_key_does_not_show_in_logs(files: Path) -> None:
+def test_the_text_of_tls_files_does_not_show_the_private_key(files: Path) -> None:
     server = load_server_tls(files / "node", files / "node.key", NOW)
 
     assert "PRIVATE" not in repr(server)
@@ -45,24 +45,24 @@ def test_a_private_key_does_not_show_in_logs(files: Path) -> None:
         ("node", "other.key", r"key in .*other.key does not belong to the certificate in .*node"),
     ],
 )
-def test_each_wrong_file_has_its_message(
+def test_the_error_for_a_wrong_file_states_the_reason(
     files: Path, certificate: str, key: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_server_tls(files / certificate, files / key, NOW)
 
 
-def test_an_expired_certificate_names_its_date_and_the_mend(files: Path) -> None:
+def test_the_error_for_an_expired_certificate_states_its_date_and_the_remedy(files: Path) -> None:
     with pytest.raises(ConfigError, match=r"expired on 2030-05-11 12:00 UTC.*ringfence keys renew"):
         load_server_tls(files / "node", files / "node.key", NOW + timedelta(days=11))
 
 
-def test_a_certificate_from_the_future_names_both_clocks(files: Path) -> None:
+def test_the_error_for_a_certificate_from_the_future_states_both_times(files: Path) -> None:
     with pytest.raises(ConfigError, match=r"valid only from 2030-05-01.*host shows 2030-04-30"):
         load_server_tls(files / "node", files / "node.key", NOW - timedelta(days=1))
 
 
-def test_wrong_authority_files_have_their_messages_too(files: Path) -> None:
+def test_the_error_for_a_wrong_authority_file_states_the_reason(files: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the CA certificate"):
         load_client_tls(files / "absent", NOW)
     with pytest.raises(ConfigError, match="holds no certificate"):

@@ -1,4 +1,4 @@
-"""Turns of the transport's tasks: long ones end early, so that tasks with checks run between.
+"""Turns of the transport's tasks: a long turn ends early, so that other tasks can run.
 
 A step of the work advances a fake clock by a millisecond, which is longer than a turn may last. The
 other task is ready from the first step on.

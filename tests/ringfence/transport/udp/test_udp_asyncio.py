@@ -1,5 +1,4 @@
-"""The shells over real sockets on loopback: that of asyncio, also on uvloop, and that of trio by
-the same tests."""
+"""UDP transports over real sockets on loopback: the same tests on asyncio, uvloop and trio."""
 
 import signal
 import socket
@@ -53,38 +52,38 @@ trio.run(main)
 
 
 class Log:
-    """A handler whose news can be waited for."""
+    """Handler that records its calls; `wait_until` waits for them."""
 
     def __init__(self, *, echoes: bool = False) -> None:
         self.echoes = echoes
         self.connection: Connection | None = None
         self.messages: list[bytes] = []
         self.closed: tuple[int, str] | None = None
-        self.news = anyio.Event()
+        self.changed = anyio.Event()
 
     def on_open(self, connection: Connection) -> None:
         self.connection = connection
-        self._tell()
+        self._notify()
 
     def on_message(self, payload: bytes) -> None:
         self.messages.append(payload)
         if self.echoes:
             assert self.connection is not None
             self.connection.send(payload)
-        self._tell()
+        self._notify()
 
     def on_close(self, code: int, reason: str) -> None:
         self.closed = code, reason
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        self.news.set()
-        self.news = anyio.Event()
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(30):
             while not condition():
-                await self.news.wait()
+                await self.changed.wait()
 
 
 def report(error: Exception) -> None:
@@ -128,7 +127,7 @@ def run(backend: str, main: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_messages_go_there_and_back_over_a_verified_connection(backend: str) -> None:
+def test_messages_are_sent_and_echoed_over_a_verified_connection(backend: str) -> None:
     now = datetime.now(UTC)
     ca, ca_key = new_authority(now, 2)
     tls = ServerTls(*issue(ca, ca_key, [], [], now, 1))
@@ -171,8 +170,8 @@ def test_datagrams_of_a_suspended_process_carry_their_waiting_time(backend: str)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, anyio.fail_after(30):
             async with running(server):
                 address = "127.0.0.1", server.address[1]
-                # The kernel starts to stamp a moment after it was asked; until then, it stamps
-                # datagrams when they are read.
+                # The kernel starts to time-stamp datagrams a moment after the request. Until
+                # then, a datagram gets its time stamp when it is read.
                 while not waits or waits[-1] < 2_000_000:
                     sender.sendto(b"0", address)
                     time.sleep(0.002)  # noqa: ASYNC251 - nothing else may run
@@ -188,8 +187,8 @@ def test_datagrams_of_a_suspended_process_carry_their_waiting_time(backend: str)
                 resumed = time.monotonic_ns()
                 await wait_for(first + 2)
         assert resumed - after[0] >= 90_000_000
-        # A datagram is stamped while it is sent, and read before it is taken. The stamp is on the
-        # wall clock, which may be slewed.
+        # A datagram gets its time stamp while it is sent, and is read before `take` is called.
+        # The time stamp is of the wall clock, whose rate may be adjusted.
         times = zip(waits[first:], before, after, taken[first:], strict=True)
         for wait, not_before, not_after, read in times:
             assert resumed - not_after - 1_000_000 <= wait <= read - not_before + 1_000_000
@@ -197,7 +196,7 @@ def test_datagrams_of_a_suspended_process_carry_their_waiting_time(backend: str)
     run(backend, main)
 
 
-def test_a_step_of_the_wall_clock_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_the_wall_clock_is_not_counted_as_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     second = 1_000_000_000
 
     class Clock:
@@ -217,15 +216,15 @@ def test_a_step_of_the_wall_clock_is_no_wait(monkeypatch: pytest.MonkeyPatch) ->
         note = (0, 0, struct.pack("@ll", stamp // second, stamp % second))
         return delay.measure([note])
 
-    came = clock.wall
+    arrived_at = clock.wall
     clock.wall += second // 2
     clock.monotonic += second // 2
-    assert delay_of(came) == second // 2
+    assert delay_of(arrived_at) == second // 2
     clock.wall += 60 * second  # An operator sets the clock.
-    assert delay_of(came) == second // 2
+    assert delay_of(arrived_at) == second // 2
     assert delay_of(clock.wall - 2_000_000) == 2_000_000
     clock.wall -= 120 * second
-    assert delay_of(came) == 0
+    assert delay_of(arrived_at) == 0
     assert delay.measure([]) == 0
 
 
@@ -326,7 +325,7 @@ def test_a_killed_node_is_noticed_at_the_next_message(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
+def test_sealed_datagrams_are_sent_in_both_directions(backend: str, host: str) -> None:
     async def main() -> None:
         server, client = node(), app()
         received: list[bytes] = []
@@ -353,7 +352,7 @@ def test_an_unreachable_peer_does_not_disturb_other_connections(backend: str) ->
             no_member: Address = closed.getsockname()
         async with running(server, client):
             client.send_sealed(b"\x00anybody?", no_member)
-            for _ in range(3):  # The kernel's answer is there at once.
+            for _ in range(3):  # The kernel's ICMP error arrives at once.
                 await anyio.lowlevel.checkpoint()
 
             server.send_sealed(b"\x00hello", ("127.0.0.1", client.address[1]))
@@ -365,7 +364,7 @@ def test_an_unreachable_peer_does_not_disturb_other_connections(backend: str) ->
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_name_that_sealed_datagrams_cannot_go_to_is_counted(backend: str) -> None:
+def test_an_unknown_name_for_sealed_datagrams_is_counted(backend: str) -> None:
     async def main() -> None:
         client = app()
         async with running(client):

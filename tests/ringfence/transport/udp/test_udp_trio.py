@@ -1,4 +1,4 @@
-"""The trio shell over real sockets on loopback."""
+"""UDP transport on trio, over real sockets on loopback."""
 
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -22,37 +22,37 @@ from ringfence.wire.errors import ErrorCode
 
 @dataclass(eq=False)
 class Log:
-    """A handler whose news can be waited for."""
+    """Handler that records its calls; `wait_until` waits for them."""
 
     echoes: bool = False
     connection: Connection | None = None
     messages: list[bytes] = field(default_factory=list)
     closed: tuple[int, str] | None = None
-    news: trio.Event = field(default_factory=trio.Event)
+    changed: trio.Event = field(default_factory=trio.Event)
 
     def on_open(self, connection: Connection) -> None:
         self.connection = connection
-        self._tell()
+        self._notify()
 
     def on_message(self, payload: bytes) -> None:
         self.messages.append(payload)
         if self.echoes:
             assert self.connection is not None
             self.connection.send(payload)
-        self._tell()
+        self._notify()
 
     def on_close(self, code: int, reason: str) -> None:
         self.closed = code, reason
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        self.news.set()
-        self.news = trio.Event()
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         with trio.fail_after(30):
             while not condition():
-                await self.news.wait()
+                await self.changed.wait()
 
 
 def report(error: Exception) -> None:
@@ -83,7 +83,7 @@ async def running(*transports: TrioUdp) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("bind", [None, ("127.0.0.1", 0)])
-async def test_messages_go_there_and_back(bind: Address | None) -> None:
+async def test_messages_are_sent_and_echoed(bind: Address | None) -> None:
     server, client = node(), app(bind)
     async with running(server, client):
         log = Log()
@@ -156,9 +156,9 @@ async def test_a_stopping_transport_closes_its_connections() -> None:
 async def test_invalid_datagrams_are_counted_and_affect_no_connection() -> None:
     server, client = node(), app()
     async with running(server, client):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for junk in (b"", b"\x00", b"\x40", b"\xff" * 1400, bytes(9000)):
-                stranger.sendto(junk, server.address)
+                sender.sendto(junk, server.address)
             log = Log()
             client.connect(server.address, log).send(b"hello")
             await log.wait_until(lambda: log.messages == [b"hello"])
@@ -184,7 +184,7 @@ async def test_an_address_that_cannot_be_bound_raises_a_clear_error(
             await node((host, taken.getsockname()[1])).run()
 
 
-async def test_nothing_can_be_done_with_a_transport_that_does_not_run() -> None:
+async def test_a_transport_that_does_not_run_cannot_connect() -> None:
     with pytest.raises(LocalProtocolError):
         app().connect(("127.0.0.1", 1), Log())
 
@@ -287,7 +287,7 @@ async def test_a_bug_in_a_planned_call_is_reported_and_stops_nothing() -> None:
 
 
 class Sealed:
-    """What a transport hears beside its connections, and can be waited for."""
+    """Sealed datagrams that a transport receives; `wait_for` waits for a number of them."""
 
     def __init__(self, transport: TrioUdp) -> None:
         self.received: list[tuple[bytes, Address]] = []
@@ -304,7 +304,9 @@ class Sealed:
 
 
 @pytest.mark.parametrize("bind", [None, ("127.0.0.1", 0)])
-async def test_sealed_datagrams_go_there_and_back_beside_connections(bind: Address | None) -> None:
+async def test_sealed_datagrams_are_sent_in_both_directions_beside_connections(
+    bind: Address | None,
+) -> None:
     server, client = node(), app(bind)
     async with running(server, client):
         there, back = Sealed(server), Sealed(client)
@@ -352,7 +354,7 @@ async def test_sealed_datagrams_to_a_name_arrive_once_it_is_resolved() -> None:
         assert client.refusals.total() == 0
 
 
-async def test_a_name_that_sealed_datagrams_cannot_go_to_is_counted_and_tried_again() -> None:
+async def test_an_unknown_name_for_sealed_datagrams_is_counted_and_tried_again() -> None:
     client = app()
     async with running(client):
         clock = client.now()
@@ -391,7 +393,7 @@ async def test_sealed_datagrams_without_a_receiver_are_dropped() -> None:
         assert connection.is_open
 
 
-async def test_before_it_runs_and_after_a_transport_sends_nothing_and_does_not_complain() -> None:
+async def test_a_transport_that_does_not_run_drops_sealed_datagrams_without_an_error() -> None:
     client = app()
     client.send_sealed(b"\x00ping", ("localhost", 9))
     async with running(client):
@@ -432,7 +434,7 @@ async def test_messages_of_open_connections_do_not_wait_for_handshakes() -> None
         log.connection.send(b"first")
         client.flush()
         await log.wait_until(lambda: log.messages == [b"first"])
-        # All of this waits in the kernel before the listener reads any of it.
+        # All these datagrams wait in the kernel before the listener reads the first one.
         logs = [Log() for _ in others]
         for other, each in zip(others, logs, strict=True):
             other.connect(listening.address, each)
@@ -458,7 +460,7 @@ async def test_datagrams_of_handshakes_beyond_the_bound_are_dropped_and_counted(
         for other, each in zip(others, logs, strict=True):
             other.connect(listening.address, each)
             other.flush()
-        for each in logs:  # What was dropped is sent again.
+        for each in logs:  # Dropped datagrams are sent again.
             await each.wait_until(lambda each=each: each.connection is not None)
 
         assert listening.refusals["handshakes_waiting"] > 0
