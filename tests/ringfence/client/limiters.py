@@ -1,4 +1,4 @@
-"""Limiters in this process, with rules and clocks that tests write."""
+"""In-process limiters with rules and clocks of tests."""
 
 from contextlib import asynccontextmanager
 
@@ -12,7 +12,7 @@ MINUTE = 60 * SECOND
 
 
 class HandClock:
-    """Time that a test moves, in the middle of a minute to begin with."""
+    """Clock that starts in the middle of a minute and changes only when a test sets `at`."""
 
     def __init__(self):
         self.at = 30 * SECOND
@@ -22,7 +22,7 @@ class HandClock:
 
 
 class TrioClock:
-    """trio's virtual time as the limiter's."""
+    """Clock that reads trio's virtual time."""
 
     def now(self):
         return round(trio.current_time() * SECOND)
@@ -33,7 +33,7 @@ def limited(amount, **more):
 
 
 def described(key, amount=None, **more):
-    """One line of a rule file, for any value of `key`."""
+    """Return a descriptor of a rule file for any value of `key`."""
     value = {} if amount is None else {"rate_limit": limited(amount)}
     return {"key": key} | value | more
 

@@ -47,7 +47,7 @@ TOKEN = "web." + "ab" * 16
 
 @pytest.fixture(scope="module")
 def url():
-    """The address of a real node on this host, over real QUIC, in a thread of its own."""
+    """Run a real node in another thread; return its address."""
     stop: Future[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = Future()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
@@ -85,7 +85,7 @@ def raise_(error):
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 _AT_ONCE = 30
-"""Seconds for what happens at once on a busy machine: less than the time-out of connections."""
+"""Bound in seconds for immediate results on a busy machine, below the connection time-out."""
 
 
 # -- over a real connection ------------------------------------------------------------------------
@@ -249,7 +249,7 @@ async def test_an_address_may_set_the_answer_timeout(autojump_clock):
 
 @asynccontextmanager
 async def secured(server):
-    """A listener that shows a certificate, and does not get to do more."""
+    """Run a listener that sends its certificate and accepts no connection."""
     transport = TrioUdp(("127.0.0.1", 0), on_bug=raise_, server=server, accept=never)
     async with trio.open_nursery() as nursery:
         host, port = await nursery.start(transport.run)
@@ -468,7 +468,7 @@ trio.run(run)
 """
 
 
-def test_without_yaml_a_file_raises_with_what_to_install():
+def test_the_error_for_a_file_without_pyyaml_states_how_to_install_it():
     out = run_python(WITHOUT_YAML).splitlines()
 
     assert out == [
@@ -485,14 +485,14 @@ HEAVY = {
 }  # fmt: skip
 
 
-def test_importing_ringfence_brings_nothing_that_only_nodes_and_tools_need():
+def test_importing_ringfence_imports_no_module_that_only_nodes_and_tools_need():
     program = "import sys\nfrom ringfence import *\nprint(*sys.modules)"
     modules = set(run_python(program).split())
 
     assert modules.isdisjoint(HEAVY)
 
 
-def test_everything_that_ringfence_promises_is_there():
+def test_all_public_names_exist():
     assert all(hasattr(ringfence, name) for name in ringfence.__all__)
     assert set(ringfence.__all__) <= set(dir(ringfence))
     with pytest.raises(AttributeError, match="module 'ringfence' has no attribute 'conect'"):

@@ -43,7 +43,7 @@ def test_a_status_has_seconds_and_its_source():
     assert status.source is Source.STANDBY
 
 
-def test_an_admitted_check_has_nothing_to_wait_for():
+def test_an_admitted_check_has_no_wait():
     status = reported(Code.ALLOWED, delay=SECOND // 2)
 
     assert status.allowed
@@ -59,7 +59,7 @@ def test_a_check_inside_the_soft_margin_is_allowed_and_marked():
     assert decide([status]).over_soft
 
 
-def test_a_cost_that_could_never_pass_is_denied_for_good():
+def test_a_cost_that_could_never_pass_is_denied_permanently():
     decision = decide([reported(Code.NEVER)])
 
     assert not decision
@@ -67,11 +67,11 @@ def test_a_cost_that_could_never_pass_is_denied_for_good():
     assert decision.is_permanent
 
 
-def test_a_denial_that_time_mends_is_not_permanent():
+def test_a_denial_that_ends_by_time_is_not_permanent():
     assert not decide([denied(1)]).is_permanent
 
 
-def test_a_shadow_rule_only_remarks_that_it_would_have_denied():
+def test_a_shadow_rule_only_reports_that_it_would_have_denied():
     decision = decide([denied(5, shadow=True)])
 
     assert decision
@@ -120,7 +120,7 @@ def test_an_allowed_request_shows_undecided_counters_only_if_no_node_decided_one
         assert decision.source is Source.POLICY
 
 
-def test_a_request_without_descriptors_meets_no_rule():
+def test_a_request_without_descriptors_matches_no_rule():
     decision = decide([])
 
     assert decision
@@ -152,7 +152,7 @@ def test_a_denied_request_shows_the_counter_to_wait_for_longest():
     assert decision.retry_after == 4.0
 
 
-def test_a_denial_for_good_outweighs_every_wait():
+def test_a_permanent_denial_has_priority_over_every_wait():
     assert decide([denied(9), reported(Code.NEVER)]).is_permanent
 
 
@@ -190,7 +190,7 @@ def test_a_decision_is_true_when_allowed():
     assert bool(decide([denied(1)])) is False
 
 
-def test_a_status_made_by_hand_is_neither_soft_nor_shadowed_nor_unknown():
+def test_a_new_status_is_by_default_neither_soft_nor_shadowed_nor_unknown():
     status = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
     assert (status.over_soft, status.over_shadow, status.is_unknown) == (False, False, False)
@@ -234,7 +234,7 @@ def test_a_copied_or_pickled_decision_is_equal(of_one_counter: bool):
 # -- in words --------------------------------------------------------------------------------------
 
 
-def test_a_decision_is_one_line_for_people():
+def test_the_text_of_a_decision_is_one_line():
     assert repr(decide([reported(Code.ALLOWED, remaining=3)])) == (
         "Decision(allowed, 3 of 10 left, from owner, rule d > key)"
     )

@@ -1,4 +1,4 @@
-"""What an application gets for its checks."""
+"""Decisions that an application receives for its checks."""
 
 from math import inf, nan
 
@@ -33,7 +33,7 @@ async def test_a_limit_admits_its_amount_and_states_when_more_is_free():
     assert later
 
 
-async def test_values_are_counted_apart():
+async def test_each_value_has_its_own_counter():
     async with limiter_of(described("user", 1)) as limiter:
         assert await limiter.check("d", {"user": "a"})
         assert await limiter.check("d", {"user": "b"})
@@ -56,7 +56,7 @@ async def test_a_descriptor_can_be_written_in_several_ways(descriptors):
         assert await left(limiter, user="a") == 4
 
 
-async def test_entries_are_met_in_their_order():
+async def test_entries_are_matched_in_their_order():
     nested = described("tenant", descriptors=[described("user", 1)])
     async with limiter_of(nested) as limiter:
         met = await limiter.check("d", {"tenant": "t", "user": "u"})
@@ -80,7 +80,7 @@ async def test_a_request_without_a_matching_rule_is_allowed(domain, descriptors)
     assert len(decision.statuses) == 1
 
 
-async def test_an_unlimited_rule_is_met_and_named():
+async def test_an_unlimited_rule_is_matched_and_named():
     free = described("user", rate_limit={"unlimited": True})
     async with limiter_of(free) as limiter:
         decision = await limiter.check("d", {"user": "a"})
@@ -97,7 +97,7 @@ async def test_a_check_of_several_units_spends_them_all():
         assert await left(limiter, user="a") == 2
 
 
-async def test_a_cost_over_the_limit_is_denied_for_good():
+async def test_a_cost_over_the_limit_is_denied_permanently():
     async with limiter_of(described("user", 5)) as limiter:
         decision = await limiter.check("d", {"user": "a"}, cost=6)
 
@@ -112,7 +112,7 @@ async def test_a_peek_spends_nothing_and_returns_the_decision_of_a_check():
         assert not await limiter.peek("d", {"user": "a"})
 
 
-async def test_a_refund_gives_back_and_never_passes_empty():
+async def test_a_refund_returns_at_most_the_units_in_use():
     async with limiter_of(described("user", 5)) as limiter:
         await limiter.check("d", {"user": "a"}, cost=4)
 
@@ -143,7 +143,7 @@ async def test_a_refund_states_how_many_units_it_gave_back():
     assert refunds[0].slots is None
 
 
-async def test_a_refund_of_a_decision_gives_back_what_that_decision_charged():
+async def test_a_refund_of_a_decision_returns_its_charged_units():
     user, tenant = {"user": "a"}, {"tenant": "t"}
     async with limiter_of(
         described("user", 5), described("tenant", 1, shadow_mode=True)
@@ -193,7 +193,7 @@ async def test_a_refund_with_an_age_leaves_the_units_of_a_later_window():
                 await limiter.refund("d", {"user": "a"}, 2, age=age)
 
 
-async def test_a_reset_forgets_the_counter():
+async def test_a_reset_removes_the_counter():
     async with limiter_of(described("user", 1)) as limiter:
         await limiter.check("d", {"user": "a"})
 
@@ -201,7 +201,7 @@ async def test_a_reset_forgets_the_counter():
         assert await limiter.check("d", {"user": "a"})
 
 
-async def test_a_descriptor_may_bring_a_cost_of_its_own():
+async def test_a_descriptor_may_have_its_own_cost():
     async with limiter_of(described("user", 9), described("tenant", 9)) as limiter:
         user = Descriptor((("user", "a"),), cost=5)
         tenant = Descriptor((("tenant", "t"),), cost=0)
@@ -211,7 +211,7 @@ async def test_a_descriptor_may_bring_a_cost_of_its_own():
         assert [status.remaining for status in (await limiter.peek("d", [user])).statuses] == [4]
 
 
-async def test_a_descriptor_may_bring_a_limit_of_its_own():
+async def test_a_descriptor_may_have_its_own_limit():
     async with limiter_of(described("user", 1)) as limiter:
         own = Descriptor((("user", "a"),), limit=Limit(3, 60, Algorithm.FIXED_WINDOW))
 
@@ -260,7 +260,7 @@ async def test_a_shadow_rule_counts_and_reports_but_never_denies():
         assert await left(limiter, user="a") == 3
 
 
-async def test_a_denied_request_gives_back_what_its_shadow_rules_were_charged():
+async def test_a_denied_request_refunds_the_charges_of_its_shadow_rules():
     async with limiter_of(
         described("user", 1), described("tenant", 9, shadow_mode=True)
     ) as limiter:
@@ -302,7 +302,7 @@ async def test_a_plain_denial_outweighs_a_quota_that_is_left():
         assert await left(limiter, tenant="t") == 2
 
 
-async def test_a_replaced_rule_is_neither_asked_nor_charged():
+async def test_a_replaced_rule_is_neither_checked_nor_charged():
     general = described("user", rate_limit=limited(1, name="general"))
     special = described("plan", rate_limit=limited(3, replaces=[{"name": "general"}]))
     async with limiter_of(general, special) as limiter:
@@ -338,7 +338,7 @@ async def test_many_requests_are_decided_as_one_after_the_other():
     assert [decision.source for decision in decisions] == [Source.OWNER] * 4 + [Source.NO_RULE]
 
 
-async def test_each_of_many_requests_stands_or_falls_for_itself():
+async def test_each_of_many_requests_is_allowed_or_denied_separately():
     async with limiter_of(described("user", 1), described("tenant", 9)) as limiter:
         request = [{"user": "a"}, {"tenant": "t"}]
         first, second, third = await limiter.check_many("d", [request, request, {"tenant": "t"}])
@@ -365,7 +365,7 @@ ROWS = st.lists(
 
 @given(ROWS)
 @settings(max_examples=25, deadline=None)
-def test_many_checks_at_once_are_the_same_as_each_alone(rows):
+def test_concurrent_checks_have_the_results_of_single_ones(rows):
     async def run():
         rules = described("user", 6), described("tenant", 9)
         requests = [[{"user": user}, {"tenant": tenant}] for user, tenant, _ in rows]

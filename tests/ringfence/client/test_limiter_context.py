@@ -1,4 +1,4 @@
-"""Other uses of `connect` and `local` than `async with` say what to write."""
+"""Errors for other uses of `connect` and `local` than `async with`."""
 
 import asyncio
 

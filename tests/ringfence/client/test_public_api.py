@@ -1,4 +1,4 @@
-"""What `import ringfence` offers: one meaning of options, twins that agree, no needless imports."""
+"""Public API: consistent options, equal async and blocking methods, and few imports."""
 
 import inspect
 import subprocess
@@ -85,7 +85,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "trio"])
     assert output_of(program).splitlines()[:2] == ["policy", "[]"]
 
 
-def test_a_warning_is_seen_where_no_logging_is_set_up() -> None:
+def test_a_warning_is_printed_when_logging_is_not_configured() -> None:
     program = "import logging, ringfence; logging.getLogger('ringfence.client').warning('all pass')"
 
     assert output_of(program) == "all pass\n"

@@ -10,7 +10,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.reservation import Reservation
 from ringfence.rules import RuleSet
 from ringfence.wire import Request, Source
-from tests.ringfence.client.cluster.town import town
+from tests.ringfence.client.cluster.fake_cluster import fake_cluster
 from tests.ringfence.client.limiters import (
     MINUTE,
     SECOND,
@@ -102,12 +102,12 @@ async def test_a_cancelled_block_is_settled():
 
 
 async def test_the_caller_gets_the_error_of_the_block_without_any_node(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined(), raise_on_outage=True)
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined(), raise_on_outage=True)
 
         async def fail():
             async with limiter.reserve("d", USER, cost=5) as reservation:
-                t.crash("a", "b", "c")
+                fake.crash("a", "b", "c")
                 reservation.cost = 1
                 raise ZeroDivisionError
 
@@ -117,21 +117,21 @@ async def test_the_caller_gets_the_error_of_the_block_without_any_node(autojump_
 
 async def test_units_that_were_counted_in_an_outage_are_not_refunded_by_a_node(autojump_clock):
     limit = {"requests_per_unit": 100, "unit": "minute", "on_failure": "local"}
-    async with town() as t:
-        t.change_rules(rules_of({"key": "user", "rate_limit": limit}))
-        limiter = Limiter(await t.joined())
-        for node in t.nodes.values():
+    async with fake_cluster() as fake:
+        fake.change_rules(rules_of({"key": "user", "rate_limit": limit}))
+        limiter = Limiter(await fake.joined())
+        for node in fake.nodes.values():
             node.mute = (Request,)
 
         async with limiter.reserve("d", USER, cost=30) as reservation:
             assert reservation.decision.source is Source.LOCAL
-            for node in t.nodes.values():
+            for node in fake.nodes.values():
                 node.mute = ()
             await limiter.check("d", USER, 50)
             reservation.cost = 0
 
         assert await left(limiter, **USER) == 50
-        for node in t.nodes.values():
+        for node in fake.nodes.values():
             node.mute = (Request,)
         assert await left(limiter, **USER) == 100
 

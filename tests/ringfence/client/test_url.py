@@ -23,7 +23,7 @@ def test_an_address_names_seeds_token_and_ca():
     assert url.ca == Path("/etc/ringfence/ca.pem")
 
 
-def test_everything_but_a_host_may_be_left_out():
+def test_all_parts_of_an_address_except_a_host_are_optional():
     url = parse_url("ringfence://localhost")
 
     assert url.seeds == (("localhost", DEFAULT_PORT),)
@@ -53,7 +53,7 @@ def test_the_scheme_is_read_in_any_case():
     assert parse_url("RINGFENCE://a:1").seeds == (("a", 1),)
 
 
-def test_ipv6_seeds_stand_in_brackets_beside_others():
+def test_ipv6_seeds_are_in_brackets_beside_others():
     url = parse_url("ringfence://[::1]:7101,a:1,[fe80::2]")
 
     assert url.seeds == (("::1", 7101), ("a", 1), ("fe80::2", DEFAULT_PORT))
@@ -138,7 +138,7 @@ def test_a_token_with_a_wrong_number_of_digits_is_an_error_with_the_number(digit
     assert "0f0f" not in message
 
 
-def test_a_token_may_stand_in_a_file(tmp_path):
+def test_a_token_may_be_in_a_file(tmp_path):
     file = tmp_path / "app.token"
     file.write_text(f"{TOKEN}\n", "ascii")
 
@@ -165,11 +165,11 @@ def test_a_seed_may_be_a_port_alone():
         parse_address("99999")
 
 
-def test_a_host_alone_has_the_port_of_what_it_is_for():
+def test_a_host_without_a_port_has_the_default_port_of_its_use():
     assert parse_address("a", 7190) == ("a", 7190)
     assert parse_address("::1", 7190) == ("::1", 7190)
 
 
-def test_an_address_with_a_scheme_is_refused() -> None:
+def test_an_address_of_a_node_with_a_scheme_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"must have no scheme.*write HOST:PORT"):
         parse_address("ringfence://127.0.0.1:7101")

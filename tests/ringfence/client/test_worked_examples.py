@@ -36,7 +36,7 @@ async def test_the_local_limiter_answers_every_worked_example(vector: Vector):
             }
             expected = {name: value for name, value in stated.items() if value is not None}
             if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry" in expected:
-                # When a slot is likely to be free: never later than when one must be.
+                # The limiter estimates when a slot is free: not later than the last possible time.
                 assert reported["retry"] <= expected.pop("retry")
             assert {name: reported[name] for name in expected} == expected, f"step {number}: {step}"
 

@@ -1,4 +1,4 @@
-"""Rules of the limiters under test, and the background threads that these limiters have."""
+"""Rules of the limiters under test, and the list of their background threads."""
 
 import threading
 
@@ -14,7 +14,7 @@ RULES = {
 }
 
 EARLIER = frozenset[threading.Thread]()
-"""Threads from before the test. That of a limiter that a signal interrupted may still end."""
+"""Threads that started before the test, such as threads of interrupted limiters that end late."""
 
 
 def background():

@@ -1,4 +1,4 @@
-"""Tests count the background threads of their own limiters only."""
+"""Fixture that makes tests count the background threads of their own limiters only."""
 
 import threading
 

@@ -33,7 +33,7 @@ def test_every_call_blocks_until_it_is_decided():
         assert limiter.rules.domains == ("d",)
 
 
-def test_several_questions_can_cross_over_at_once():
+def test_calls_of_several_threads_run_concurrently():
     async def spend_twice(limiter):
         return [(await limiter.check("d", {"user": "a"}, cost)).remaining for cost in (1, 2)]
 
@@ -261,7 +261,7 @@ def test_a_limit_without_slots_cannot_be_held():
         assert limiter.peek("d", {"user": "a"}).remaining == 5
 
 
-def test_the_first_call_starts_what_entering_would():
+def test_the_first_call_starts_a_limiter_that_was_not_entered():
     limiter = local(RULES)
     try:
         assert threads() == 0
@@ -359,7 +359,7 @@ def test_threads_share_one_limiter_and_one_budget():
 
 
 def test_a_local_limiter_is_called_in_the_callers_thread():
-    """To cross over to another thread and back takes twenty times as long as to decide."""
+    """A call in another thread takes twenty times as long as a decision."""
     asked_by = set()
 
     class Clock:
@@ -368,7 +368,7 @@ def test_a_local_limiter_is_called_in_the_callers_thread():
             return 0
 
     with local(RULES, clock=Clock()) as limiter:
-        for number in range(100):  # More than an event loop lets pass without another's turn.
+        for number in range(100):  # Longer than an event loop waits before it runs other tasks.
             limiter.check("d", {"user": f"{number}"})
             limiter.check("d", {"nobody": "limits this"})
             limiter.check_limit("5/s", f"{number}")
@@ -439,7 +439,7 @@ def test_calls_in_progress_end_before_it_closes():
 
 
 class Announcing:
-    """A limiter that tells when a call has arrived."""
+    """Limiter that sets an event when it receives a call."""
 
     def __init__(self, limiter, started):
         self._limiter = limiter

@@ -87,7 +87,7 @@ def test_a_slot_outlives_the_limiter_that_a_signal_handler_has_interrupted(limit
     limit = "1 concurrent ttl 1h"
     with connect(url, raise_on_outage=True) as other:
         with limiter.hold_limit(limit, "signal"):
-            limiter._opened.abandon()  # As when a handler raises inside the loop.
+            limiter._opened.abandon()  # As after an error of a handler in the loop.
             limiter.check("d", {"user": "signal"})
             assert len(limiter.run(held)) == 1
             assert not other.check_limit(limit, "signal")

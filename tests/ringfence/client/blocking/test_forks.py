@@ -1,4 +1,4 @@
-"""What a fork does to a limiter and its background thread."""
+"""Blocking limiters and their background threads after a fork."""
 
 import os
 import select
@@ -18,7 +18,7 @@ forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def in_child(call):
-    """Whether `call` is true in a forked child that then exits; a child that hangs is ended."""
+    """Return whether `call` is true in a forked child; kill a child that hangs."""
     child = os.fork()
     if child == 0:
         is_well = False
@@ -49,7 +49,7 @@ def test_the_first_call_imports_nothing_because_a_fork_meanwhile_would_break_the
 
 
 @forks
-def test_a_forked_child_starts_its_own_and_leaves_its_parents_alone():
+def test_a_forked_child_starts_its_own_thread_and_leaves_that_of_its_parent_alone():
     with local(RULES) as limiter:
         limiter.check("d", {"user": "a"}, 2)
 
@@ -58,7 +58,7 @@ def test_a_forked_child_starts_its_own_and_leaves_its_parents_alone():
 
 
 @forks
-def test_a_forked_child_can_close_what_it_inherited_and_what_it_started():
+def test_a_forked_child_can_close_inherited_and_its_own_limiters():
     def use_and_close():
         limiter.close()
         with limiter:
@@ -109,7 +109,7 @@ def test_a_forked_child_continues_after_it_drops_its_parents_limiter():
     kept[0].close()
 
 
-def test_a_program_that_forks_and_exits_leaves_nothing_hanging():
+def test_a_program_that_forks_and_exits_does_not_hang():
     code = f"""
 import os, sys, ringfence.blocking as b
 limiter = b.local({RULES_OF_USERS})

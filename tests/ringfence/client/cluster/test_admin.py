@@ -1,4 +1,4 @@
-"""Questions to single nodes."""
+"""Administrative requests to single nodes."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from ringfence.wire import (
     ErrorCode,
     Refused,
 )
-from tests.ringfence.client.cluster.town import town
+from tests.ringfence.client.cluster.fake_cluster import fake_cluster
 
 
-async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
-        t.crash("c")
+async def test_counters_of_each_reachable_member_are_returned(autojump_clock):
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
+        fake.crash("c")
 
         stats = await cluster.admin.all_stats()
 
@@ -25,12 +25,12 @@ async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojum
         ]
 
 
-async def test_a_node_sends_what_it_knows_of_all_members(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
+async def test_a_node_sends_its_list_of_members(autojump_clock):
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         a, b, c = cluster.members
-        t.nodes["b"].reported = "odd"
-        t.crash("c")
+        fake.nodes["b"].reported = "odd"
+        fake.crash("c")
 
         assert await cluster.admin.peers(a) == [{"name": "a"}]
         assert await cluster.admin.peers(b) is None
@@ -40,14 +40,16 @@ async def test_a_node_sends_what_it_knows_of_all_members(autojump_clock):
 
 
 async def test_a_member_is_asked_to_leave(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         a, b, c = cluster.members
-        t.nodes["b"].farewell = lambda seq: Refused(seq, ErrorCode.NOT_PERMITTED, "no admin")
-        t.crash("c")
+        fake.nodes["b"].reply_to_leave = lambda seq: Refused(
+            seq, ErrorCode.NOT_PERMITTED, "no admin"
+        )
+        fake.crash("c")
 
         assert await cluster.admin.ask_to_leave(a)
         with pytest.raises(AccessDenied, match="no admin"):
             await cluster.admin.ask_to_leave(b)
         assert not await cluster.admin.ask_to_leave(c)
-        assert t.nodes["a"].count(AskLeave) == 1
+        assert fake.nodes["a"].count(AskLeave) == 1

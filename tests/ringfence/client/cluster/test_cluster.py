@@ -21,30 +21,30 @@ from ringfence.wire import (
     Source,
     encode,
 )
-from tests.ringfence.client.cluster.town import row, sources, town, view_of
+from tests.ringfence.client.cluster.fake_cluster import fake_cluster, row, sources, view_of
 
 # -- joining ---------------------------------------------------------------------------------------
 
 
 async def test_a_client_learns_members_and_rules_from_any_member(autojump_clock):
-    async with town() as t:
-        cluster = await t.client("b")
+    async with fake_cluster() as fake:
+        cluster = await fake.client("b")
 
         assert await cluster.wait_joined(5) is None
         assert [member.name for member in cluster.members] == ["a", "b", "c"]
-        assert cluster.rules == t.rules
+        assert cluster.rules == fake.rules
         assert cluster.rules.version == 1
-        assert cluster.view == view_of(t.rows).hash
+        assert cluster.view == view_of(fake.rows).hash
 
 
-async def test_each_key_is_asked_of_its_owner(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined("b"))
-        ring = view_of(t.rows).ring("dc1")
+async def test_each_check_is_sent_to_the_owner_of_its_key(autojump_clock):
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined("b"))
+        ring = view_of(fake.rows).ring("dc1")
         for number in range(30):
             await limiter.check("d", {"user": str(number)})
 
-        for name, node in t.nodes.items():
+        for name, node in fake.nodes.items():
             keys = [
                 key
                 for seen in node.received
@@ -52,22 +52,22 @@ async def test_each_key_is_asked_of_its_owner(autojump_clock):
                 for key in seen.batch.keys
             ]
             assert {ring.owner(shard_of(key)) for key in keys} == {name}
-        assert sum(t.requests().values()) == 30
+        assert sum(fake.requests().values()) == 30
 
 
-async def test_a_client_of_one_shot_asks_one_seed_that_answers(autojump_clock):
-    async with town(serve=False) as t:
-        await t.serve("b", "c")
-        limiter = Limiter(await t.joined("a", "b", ask_owners=False))
+async def test_without_ask_owners_one_reachable_seed_gets_all_checks(autojump_clock):
+    async with fake_cluster(serve=False) as fake:
+        await fake.serve("b", "c")
+        limiter = Limiter(await fake.joined("a", "b", ask_owners=False))
         await sources(limiter)
 
-        assert [name for name, count in t.requests().items() if count] == ["b"]
+        assert [name for name, count in fake.requests().items() if count] == ["b"]
 
 
 @pytest.mark.parametrize("run", [asyncio.run, lambda call: trio.run(lambda: call)])
 async def test_a_call_in_another_thread_is_refused(run):
-    async with town(serve=False) as t:
-        limiter = Limiter(await t.client("a"))
+    async with fake_cluster(serve=False) as fake:
+        limiter = Limiter(await fake.client("a"))
         calls = [
             lambda: limiter.check_limit("5/minute", "key"),
             lambda: limiter.check_many_limit("5/minute", ["key", "other"]),
@@ -82,31 +82,31 @@ async def _awaited(call):
 
 
 async def test_a_request_without_a_matching_rule_sends_no_message(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
         await limiter.check("d", {"path": "/"})
         await limiter.check("other", {"user": "a"})
 
-        assert sum(t.requests().values()) == 0
+        assert sum(fake.requests().values()) == 0
 
 
-async def test_each_connection_is_a_sender_of_its_own(autojump_clock):
-    async with town() as t:
-        await sources(Limiter(await t.joined()))
-        t.crash("a")
-        await t.serve("a")
+async def test_each_link_has_its_own_session(autojump_clock):
+    async with fake_cluster() as fake:
+        await sources(Limiter(await fake.joined()))
+        fake.crash("a")
+        await fake.serve("a")
         await trio.sleep(60)
-        sessions = [{hello.session for hello in node.hellos} for node in t.nodes.values()]
+        sessions = [{hello.session for hello in node.hellos} for node in fake.nodes.values()]
 
         assert [len(own) for own in sessions] == [1, 1, 1]
         assert len(set.union(*sessions)) == 3
 
 
 async def test_a_rejected_token_is_an_error_at_once(autojump_clock):
-    async with town() as t:
-        for node in t.nodes.values():
+    async with fake_cluster() as fake:
+        for node in fake.nodes.values():
             node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
-        cluster = await t.client()
+        cluster = await fake.client()
 
         with trio.fail_after(1):
             error = await cluster.wait_joined(5)
@@ -115,21 +115,21 @@ async def test_a_rejected_token_is_an_error_at_once(autojump_clock):
 
 
 async def test_a_token_that_the_only_live_node_rejects_is_an_error(autojump_clock):
-    async with town(serve=False) as t:
-        await t.serve("b")
-        t.nodes["b"].refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
+    async with fake_cluster(serve=False) as fake:
+        await fake.serve("b")
+        fake.nodes["b"].refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
 
-        assert isinstance(await (await t.client()).wait_joined(5), AccessDenied)
+        assert isinstance(await (await fake.client()).wait_joined(5), AccessDenied)
 
 
 async def test_a_node_without_a_known_name_is_logged_by_its_address(autojump_clock, caplog):
     caplog.set_level("INFO", "ringfence")
-    async with town(serve=False) as t:
-        await t.client("a")
+    async with fake_cluster(serve=False) as fake:
+        await fake.client("a")
         await trio.sleep(10)
-        await t.serve("a")
+        await fake.serve("a")
         await trio.sleep(10)
-        t.crash("a")
+        fake.crash("a")
         await trio.sleep(10)
 
     reported = [record.getMessage() for record in caplog.records if "node" in record.getMessage()]
@@ -139,10 +139,10 @@ async def test_a_node_without_a_known_name_is_logged_by_its_address(autojump_clo
 
 
 async def test_the_error_of_a_missing_token_shows_how_to_write_one(autojump_clock):
-    async with town() as t:
-        for node in t.nodes.values():
+    async with fake_cluster() as fake:
+        for node in fake.nodes.values():
             node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "'anonymous' is not known")
-        cluster = await t.client("b", credential=b"")
+        cluster = await fake.client("b", credential=b"")
 
         error = await cluster.wait_joined(5)
         assert isinstance(error, AccessDenied)
@@ -153,33 +153,33 @@ async def test_the_error_of_a_missing_token_shows_how_to_write_one(autojump_cloc
 
 
 async def test_decisions_come_from_the_policy_until_rules_arrive(autojump_clock):
-    async with town(serve=False) as t:
-        cluster = await t.client()
+    async with fake_cluster(serve=False) as fake:
+        cluster = await fake.client()
         limiter = Limiter(cluster)
         before = await limiter.check("d", {"nothing": "a"})
-        await t.serve("a", "b", "c")
+        await fake.serve("a", "b", "c")
         await trio.sleep(10)
 
         assert before.source is Source.POLICY
         assert (await limiter.check("d", {"nothing": "a"})).source is Source.NO_RULE
 
 
-async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autojump_clock, caplog):
-    async with town(serve=False) as t:
+async def test_expected_descriptors_are_verified_when_rules_arrive(autojump_clock, caplog):
+    async with fake_cluster(serve=False) as fake:
         unmatched = UnmatchedChecks()
-        limiter = Limiter(await t.client(on_rules=unmatched.verify), unmatched=unmatched)
+        limiter = Limiter(await fake.client(on_rules=unmatched.verify), unmatched=unmatched)
         assert limiter.expect("dd", ["user"]) == []
         assert "'dd'" not in caplog.text
-        await t.serve("a", "b", "c")
+        await fake.serve("a", "b", "c")
         await trio.sleep(10)
 
         assert "domain 'dd' has no rules" in caplog.text
 
 
 async def test_the_error_without_an_answer_names_seeds_and_reasons(autojump_clock):
-    async with town(serve=False) as t:
+    async with fake_cluster(serve=False) as fake:
         started = trio.current_time()
-        error = await (await t.client("a", "b")).wait_joined(5)
+        error = await (await fake.client("a", "b")).wait_joined(5)
 
         assert isinstance(error, PeerUnavailable)
         assert "within 5 s (asked a:7101, b:7101)" in str(error)
@@ -189,25 +189,25 @@ async def test_the_error_without_an_answer_names_seeds_and_reasons(autojump_cloc
 
 
 async def test_a_client_without_nodes_joins_when_nodes_start(autojump_clock):
-    async with town(serve=False) as t:
-        cluster = await t.client()
+    async with fake_cluster(serve=False) as fake:
+        cluster = await fake.client()
         limiter = Limiter(cluster)
         assert await cluster.wait_joined(5) is not None
         assert (await limiter.check_limit("1/s", "key")).source is Source.POLICY
-        await t.serve("a", "b", "c")
+        await fake.serve("a", "b", "c")
         await trio.sleep(10)
 
         assert await sources(limiter) == {Source.OWNER}
 
 
 @pytest.mark.parametrize("kind", [AskMembers, AskRules])
-async def test_a_question_that_went_unanswered_is_asked_again(autojump_clock, kind):
-    async with town() as t:
-        for node in t.nodes.values():
+async def test_a_request_without_an_answer_is_sent_again(autojump_clock, kind):
+    async with fake_cluster() as fake:
+        for node in fake.nodes.values():
             node.mute = kind
-        cluster = await t.client()
+        cluster = await fake.client()
         assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
-        for node in t.nodes.values():
+        for node in fake.nodes.values():
             node.mute = ()
         await trio.sleep(10)
 
@@ -215,15 +215,15 @@ async def test_a_question_that_went_unanswered_is_asked_again(autojump_clock, ki
 
 
 async def test_a_seed_by_another_address_is_identified_by_its_name(autojump_clock):
-    async with town() as t:
-        t.nodes["a"].rows = t.rows = [
+    async with fake_cluster() as fake:
+        fake.nodes["a"].rows = fake.rows = [
             MemberRow("a", "another.name", 7101, "dc1", "", 1.0, "alive"),
             row("b"),
         ]
-        limiter = Limiter(await t.joined("a"))
+        limiter = Limiter(await fake.joined("a"))
 
         assert await sources(limiter) == {Source.OWNER}
-        assert len(t.nodes["a"].hellos) == 1
+        assert len(fake.nodes["a"].hellos) == 1
 
 
 # -- data centers ----------------------------------------------------------------------------------
@@ -234,41 +234,41 @@ def two_datacenters():
 
 
 async def test_a_client_asks_the_data_center_of_the_member_that_answered(autojump_clock):
-    async with town(*two_datacenters()) as t:
-        await sources(Limiter(await t.joined("b")))
+    async with fake_cluster(*two_datacenters()) as fake:
+        await sources(Limiter(await fake.joined("b")))
 
-        assert t.requests()["a"] == 0
-        assert len(t.nodes["a"].hellos) == 0
+        assert fake.requests()["a"] == 0
+        assert len(fake.nodes["a"].hellos) == 0
 
 
 async def test_a_client_can_name_its_data_center(autojump_clock):
-    async with town(*two_datacenters()) as t:
-        await sources(Limiter(await t.joined("b", datacenter="east")))
+    async with fake_cluster(*two_datacenters()) as fake:
+        await sources(Limiter(await fake.joined("b", datacenter="east")))
 
-        assert t.requests() == {"a": 1, "b": 0, "c": 0}
+        assert fake.requests() == {"a": 1, "b": 0, "c": 0}
 
 
 async def test_a_data_center_is_joined_once_it_has_members(
     autojump_clock,
 ):
-    async with town(*two_datacenters()) as t:
-        cluster = await t.client("b", datacenter="south")
+    async with fake_cluster(*two_datacenters()) as fake:
+        cluster = await fake.client("b", datacenter="south")
         with trio.fail_after(1):
             error = await cluster.wait_joined(5)
         assert isinstance(error, ConfigError)
         assert "in data center 'south'" in str(error)
         assert "known are 'east', 'west'" in str(error)
-        t.change_members(*two_datacenters(), row("d", "south"))
-        await t.serve("d")
+        fake.change_members(*two_datacenters(), row("d", "south"))
+        await fake.serve("d")
         await trio.sleep(10)
 
         assert await sources(Limiter(cluster)) == {Source.OWNER}
-        assert t.requests()["d"] == 1
+        assert fake.requests()["d"] == 1
 
 
 async def test_a_data_center_that_is_down_is_an_outage(autojump_clock):
-    async with town(row("a", "east", "dead"), row("b", "west")) as t:
-        cluster = await t.client("b", datacenter="east")
+    async with fake_cluster(row("a", "east", "dead"), row("b", "west")) as fake:
+        cluster = await fake.client("b", datacenter="east")
 
         assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
 
@@ -277,9 +277,9 @@ async def test_a_data_center_that_is_down_is_an_outage(autojump_clock):
 
 
 async def test_a_lost_members_keys_are_decided_by_standbys(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
-        t.crash("a")
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
+        fake.crash("a")
         await sources(limiter)
         await trio.sleep(2)
 
@@ -287,37 +287,37 @@ async def test_a_lost_members_keys_are_decided_by_standbys(autojump_clock):
 
 
 async def test_a_client_reconnects_when_all_lost_members_return(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined("b"))
-        t.crash("a", "b", "c")
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined("b"))
+        fake.crash("a", "b", "c")
         await sources(limiter)
         await trio.sleep(60)
         assert await sources(limiter) == {Source.POLICY}
-        await t.serve("a", "b", "c")
+        await fake.serve("a", "b", "c")
         await trio.sleep(10)
 
         assert await sources(limiter) == {Source.OWNER}
 
 
-async def test_when_the_members_known_are_gone_the_seeds_tell_of_others(autojump_clock):
-    async with town(row("a"), row("b")) as t:
-        t.nodes["b"].rows = [row("b")]
-        limiter = Limiter(await t.joined("a", "b"))
-        t.crash("a", "b")
+async def test_when_all_known_members_are_lost_the_seeds_name_others(autojump_clock):
+    async with fake_cluster(row("a"), row("b")) as fake:
+        fake.nodes["b"].rows = [row("b")]
+        limiter = Limiter(await fake.joined("a", "b"))
+        fake.crash("a", "b")
         await sources(limiter)
         await trio.sleep(30)
-        t.change_members(row("b"), row("e"))
-        await t.serve("b", "e")
+        fake.change_members(row("b"), row("e"))
+        await fake.serve("b", "e")
         await trio.sleep(10)
 
         assert await sources(limiter) == {Source.OWNER}
-        assert t.requests()["e"] == 1
+        assert fake.requests()["e"] == 1
 
 
 async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
-        node = t.nodes["a"]
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
+        node = fake.nodes["a"]
         node.refusal = Refused(0, ErrorCode.DRAINING, "leaving")
         for connection in node.connections:
             connection.send(encode(Goodbye("leaving")))
@@ -330,24 +330,24 @@ async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
 
 
 async def test_a_member_without_support_for_reports_receives_only_one(autojump_clock):
-    async with town() as t:
-        for node in t.nodes.values():
+    async with fake_cluster() as fake:
+        for node in fake.nodes.values():
             node.is_old = True
             node.mute = (Request,)
-        cluster = await t.joined()
+        cluster = await fake.joined()
         limiter = Limiter(cluster, local_cache=cluster.local_cache)
         for _ in range(3):
             assert await sources(limiter) <= {Source.POLICY, Source.SHED}
         await trio.sleep(100)
 
-        assert [node.count(Report) for node in t.nodes.values()] == [1, 1, 1]
+        assert [node.count(Report) for node in fake.nodes.values()] == [1, 1, 1]
 
 
 async def test_an_outage_has_the_reason_that_a_node_sent(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         assert cluster.outage() is None
-        for node in t.nodes.values():
+        for node in fake.nodes.values():
             node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
         await cluster.admin.all_stats()
 
@@ -356,10 +356,10 @@ async def test_an_outage_has_the_reason_that_a_node_sent(autojump_clock):
 
 @pytest.mark.parametrize("many", [1, 5])
 async def test_a_missing_scope_raises_for_any_on_failure(autojump_clock, many):
-    async with town() as t:
-        cluster = await t.joined()
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        for node in t.nodes.values():
+        for node in fake.nodes.values():
             node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
 
         with pytest.raises(AccessDenied, match="no scope"):
@@ -370,10 +370,10 @@ async def test_a_missing_scope_raises_for_any_on_failure(autojump_clock, many):
 
 
 async def test_a_closed_client_decides_by_policy(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        for node in t.nodes.values():
+        for node in fake.nodes.values():
             node.mute = Request
         found = []
 
@@ -384,9 +384,9 @@ async def test_a_closed_client_decides_by_policy(autojump_clock):
             nursery.start_soon(check)
             await trio.sleep(0.1)
             cluster.close()
-            t.transport.flush()
+            fake.transport.flush()
         await check()
 
         assert found == [Source.POLICY, Source.POLICY]
         await trio.sleep(0.1)
-        assert not any(node.connections for node in t.nodes.values())
+        assert not any(node.connections for node in fake.nodes.values())

@@ -1,4 +1,4 @@
-"""Links of a client: which numbers their requests have, and which leases belong to which node."""
+"""Links of a client: sequence numbers of their requests, and names of their nodes for leases."""
 
 from random import Random
 from typing import Any, cast
@@ -66,7 +66,7 @@ def test_a_retired_link_is_closed_when_a_new_one_continues_with_its_session() ->
     made = links()
     first = made.link_to(ONE)
     made.retire_others([])
-    first.connection.is_closed = False  # As if it still waited for answers.
+    first.connection.is_closed = False  # The link then seems to wait for answers.
 
     second = made.link_to(ONE)
 

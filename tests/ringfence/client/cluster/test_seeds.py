@@ -1,4 +1,4 @@
-"""Names among a client's seeds are looked up again when nobody known can be reached."""
+"""Host names of seeds are resolved again when a client has lost all nodes."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ RULES = load_mapping({"domain": "d", "descriptors": [{"key": "u", "rate_limit": 
 
 
 class Resolver(trio.abc.HostnameResolver):
-    """Names as the test gives them."""
+    """Resolver that returns the address that the test sets."""
 
     def __init__(self) -> None:
         self.address = "127.0.0.1"
         self.asked: list[str] = []
 
     async def getaddrinfo(self, host, port, *args, **options):  # type: ignore[no-untyped-def]
-        """Answer with the address of the day."""
+        """Return the current address for the name of the cluster."""
         name = host.decode() if isinstance(host, bytes) else host
         if name == "cluster.test":
             self.asked.append(self.address)
@@ -40,13 +40,13 @@ class Resolver(trio.abc.HostnameResolver):
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (name, port or 0))]
 
     async def getnameinfo(self, sockaddr, flags):  # type: ignore[no-untyped-def]
-        """Never asked."""
+        """Raise an error, because no code calls this method."""
         raise NotImplementedError
 
 
 @asynccontextmanager
 async def serving(name: str, host: str, port: int) -> AsyncIterator[None]:
-    """A node that is a cluster of its own."""
+    """Run a node that is the only member of its cluster."""
     settings = NodeSettings(name=name, listen=f"{host}:{port}")
     node = Node(settings, load_access(None), RULES, clock=SystemClock(), random=Random(name))
     transport = TrioUdp(

@@ -16,14 +16,14 @@ from ringfence.wire import (
     SubscribeDenials,
     encode,
 )
-from tests.ringfence.client.cluster.town import row, rules_of, sources, town
+from tests.ringfence.client.cluster.fake_cluster import fake_cluster, row, rules_of, sources
 
 
 async def test_new_rules_come_with_the_next_answer(autojump_clock):
-    async with town(user=9) as t:
-        cluster = await t.joined()
+    async with fake_cluster(user=9) as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        t.change_rules(rules_of(2, user=9, path=1))
+        fake.change_rules(rules_of(2, user=9, path=1))
         await limiter.check("d", {"user": "a"})
         await trio.sleep(1)
 
@@ -31,13 +31,13 @@ async def test_new_rules_come_with_the_next_answer(autojump_clock):
         assert (await limiter.check("d", {"path": "/"})).limit == 1
 
 
-async def test_denials_end_with_the_rules_that_they_were_made_by(autojump_clock):
-    async with town(user=1) as t:
-        limiter = Limiter(cluster := await t.joined(), local_cache=cluster.local_cache)
+async def test_new_rules_clear_cached_denials(autojump_clock):
+    async with fake_cluster(user=1) as fake:
+        limiter = Limiter(cluster := await fake.joined(), local_cache=cluster.local_cache)
         for _ in range(2):
             before = await limiter.check("d", {"user": "a"})
-        t.change_rules(rules_of(2, user=9))
-        await limiter.check("d", {"user": "b"})  # Its answer tells of newer rules.
+        fake.change_rules(rules_of(2, user=9))
+        await limiter.check("d", {"user": "b"})  # The answer has the version of the new rules.
         await trio.sleep(1)
         after = await limiter.check("d", {"user": "a"})
 
@@ -45,53 +45,53 @@ async def test_denials_end_with_the_rules_that_they_were_made_by(autojump_clock)
 
 
 async def test_an_idle_client_receives_new_rules(autojump_clock):
-    async with town(user=9) as t:
-        limiter = Limiter(await t.joined())
-        t.change_rules(rules_of(2, path=1))
+    async with fake_cluster(user=9) as fake:
+        limiter = Limiter(await fake.joined())
+        fake.change_rules(rules_of(2, path=1))
         await trio.sleep(15)
 
         assert (await limiter.check("d", {"path": "/"})).limit == 1
 
 
 async def test_an_idle_client_asks_rarely(autojump_clock):
-    async with town() as t:
-        await t.joined()
-        before = sum(len(node.received) for node in t.nodes.values())
+    async with fake_cluster() as fake:
+        await fake.joined()
+        before = sum(len(node.received) for node in fake.nodes.values())
         await trio.sleep(600)
 
-        assert sum(len(node.received) for node in t.nodes.values()) - before <= 2 * 60
+        assert sum(len(node.received) for node in fake.nodes.values()) - before <= 2 * 60
 
 
-async def test_a_busy_client_asks_for_nothing_that_it_has(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
+async def test_a_busy_client_requests_members_and_rules_rarely(autojump_clock):
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
         for _ in range(100):
             await sources(limiter)
             await trio.sleep(0.1)
 
-        assert sum(node.count(AskRules) for node in t.nodes.values()) == 1
-        assert sum(node.count(AskMembers) for node in t.nodes.values()) <= 5
+        assert sum(node.count(AskRules) for node in fake.nodes.values()) == 1
+        assert sum(node.count(AskMembers) for node in fake.nodes.values()) <= 5
 
 
 async def test_rules_that_cannot_be_read_never_replace_good_ones(autojump_clock):
-    async with town(user=9) as t:
-        cluster = await t.joined()
+    async with fake_cluster(user=9) as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        for node in t.nodes.values():
-            node.know(rules_of(2, user=9))
+        for node in fake.nodes.values():
+            node.set_rules(rules_of(2, user=9))
             node.plain = [99, "nonsense"]
         for _ in range(20):
             assert await sources(limiter) == {Source.OWNER}
             await trio.sleep(0.5)
 
         assert cluster.rules.version == 1
-        assert sum(node.count(AskRules) for node in t.nodes.values()) == 2
+        assert sum(node.count(AskRules) for node in fake.nodes.values()) == 2
 
 
-async def test_a_member_that_has_not_reloaded_takes_nothing_back(autojump_clock):
-    async with town(user=9) as t:
-        cluster = await t.joined()
-        t.nodes["b"].know(rules_of(2, user=8))
+async def test_a_member_with_old_rules_does_not_replace_newer_ones(autojump_clock):
+    async with fake_cluster(user=9) as fake:
+        cluster = await fake.joined()
+        fake.nodes["b"].set_rules(rules_of(2, user=8))
         limiter = Limiter(cluster)
         for _ in range(20):
             await sources(limiter)
@@ -103,95 +103,95 @@ async def test_a_member_that_has_not_reloaded_takes_nothing_back(autojump_clock)
 async def test_many_checks_of_an_unknown_rule_fetch_the_rules_once(
     autojump_clock,
 ):
-    async with town(user=9) as t:
-        limiter = Limiter(await t.joined())
-        before = sum(node.count(AskRules) for node in t.nodes.values())
-        for node in t.nodes.values():
+    async with fake_cluster(user=9) as fake:
+        limiter = Limiter(await fake.joined())
+        before = sum(node.count(AskRules) for node in fake.nodes.values())
+        for node in fake.nodes.values():
             node.engine.set_rules({})
         async with trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(limiter.check, "d", {"user": str(number)})
 
-        assert sum(node.count(AskRules) for node in t.nodes.values()) - before == 1
+        assert sum(node.count(AskRules) for node in fake.nodes.values()) - before == 1
         assert (await limiter.peek("d", {"user": "1"})).remaining == 8
 
 
-async def test_rules_of_its_own_travel_with_a_clients_checks(autojump_clock):
-    async with town(user=9) as t:
+async def test_a_client_sends_its_own_rules_with_its_checks(autojump_clock):
+    async with fake_cluster(user=9) as fake:
         own = rules_of(0, path=2).as_carried()
-        limiter = Limiter(await t.joined(rules=own))
+        limiter = Limiter(await fake.joined(rules=own))
         decisions = [await limiter.check("d", {"path": "/"}) for _ in range(3)]
         await trio.sleep(60)
 
         assert [decision.allowed for decision in decisions] == [True, True, False]
         assert (await limiter.check("d", {"user": "a"})).source is Source.NO_RULE
-        assert sum(node.count(AskRules) for node in t.nodes.values()) == 0
+        assert sum(node.count(AskRules) for node in fake.nodes.values()) == 0
 
 
 async def test_an_older_node_is_asked_once_to_revoke_denials(autojump_clock):
-    async with town(row("a")) as t:
-        t.nodes["a"].is_old = True
-        cluster = await t.joined()
+    async with fake_cluster(row("a")) as fake:
+        fake.nodes["a"].is_old = True
+        cluster = await fake.joined()
         limiter = Limiter(cluster, local_cache=cluster.local_cache)
         decisions = [await limiter.check("d", {"user": "u"}) for _ in range(12)]
 
         assert {decision.source for decision in decisions} == {Source.OWNER}
         assert not decisions[-1].allowed
-        assert t.nodes["a"].count(SubscribeDenials) == 1
+        assert fake.nodes["a"].count(SubscribeDenials) == 1
 
 
-async def test_a_new_member_is_asked_for_what_it_owns(autojump_clock):
-    async with town(row("a"), row("b")) as t:
-        cluster = await t.joined()
+async def test_a_new_member_gets_the_checks_of_its_keys(autojump_clock):
+    async with fake_cluster(row("a"), row("b")) as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        t.change_members(row("a"), row("b"), row("d"))
-        await t.serve("d")
+        fake.change_members(row("a"), row("b"), row("d"))
+        await fake.serve("d")
         await sources(limiter)
         await trio.sleep(1)
         await sources(limiter)
 
         assert [member.name for member in cluster.members] == ["a", "b", "d"]
-        assert t.requests()["d"] == 1
+        assert fake.requests()["d"] == 1
 
 
 async def test_a_member_that_left_is_not_asked(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
         await sources(limiter)
-        before = t.requests()["c"]
-        t.change_members(row("a"), row("b"))
+        before = fake.requests()["c"]
+        fake.change_members(row("a"), row("b"))
         await sources(limiter)
         await trio.sleep(1)
 
         assert await sources(limiter) == {Source.OWNER}
-        assert t.requests()["c"] == before + 1
-        assert t.nodes["c"].connections == []
+        assert fake.requests()["c"] == before + 1
+        assert fake.nodes["c"].connections == []
 
 
 @pytest.mark.parametrize("state", ["joining", "forwarding", "dead", "left"])
 async def test_only_members_in_the_ring_are_asked(autojump_clock, state):
-    async with town(row("a"), row("b", state="suspect"), row("c", state=state)) as t:
-        cluster = await t.joined("a")
+    async with fake_cluster(row("a"), row("b", state="suspect"), row("c", state=state)) as fake:
+        cluster = await fake.joined("a")
 
         assert await sources(Limiter(cluster)) == {Source.OWNER}
-        assert t.requests()["b"] > 0
-        assert t.nodes["c"].hellos == []
+        assert fake.requests()["b"] > 0
+        assert fake.nodes["c"].hellos == []
         assert [member.state for member in cluster.members] == ["alive", "suspect", state]
 
 
-async def test_a_member_that_has_left_still_answers_what_it_was_asked(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined()
+async def test_a_member_that_has_left_still_answers_earlier_checks(autojump_clock):
+    async with fake_cluster() as fake:
+        cluster = await fake.joined()
         limiter = Limiter(cluster)
-        node = t.nodes["c"]
+        node = fake.nodes["c"]
         node.mute = Request
-        t.change_members(row("a"), row("b"), row("c", state="left"))
+        fake.change_members(row("a"), row("b"), row("c", state="left"))
         found = []
 
         async def ask():
             found.append(await sources(limiter))
 
-        t.nursery.start_soon(ask)  # The others' answers tell of another view.
+        fake.nursery.start_soon(ask)  # The answers of other nodes have the new view.
         await trio.sleep(0.3)
         assert cluster.members[2].state == "left"
         assert not found
@@ -204,17 +204,17 @@ async def test_a_member_that_has_left_still_answers_what_it_was_asked(autojump_c
         assert node.connections == []
 
 
-async def test_a_member_that_moved_is_asked_where_it_is(autojump_clock):
-    async with town() as t:
-        cluster = await t.joined("a", "b")
+async def test_a_member_at_a_new_address_is_asked_there(autojump_clock):
+    async with fake_cluster() as fake:
+        cluster = await fake.joined("a", "b")
         limiter = Limiter(cluster)
         view = cluster.view
-        t.crash("c")
-        t.nodes["c"].at = ("c-new", 7101)
-        await t.serve("c")
+        fake.crash("c")
+        fake.nodes["c"].at = ("c-new", 7101)
+        await fake.serve("c")
         moved = replace(row("c"), host="c-new")
         for name in "abc":
-            t.nodes[name].rows = [row("a"), row("b"), moved]
+            fake.nodes[name].rows = [row("a"), row("b"), moved]
         await sources(limiter)
         await trio.sleep(15)
 
@@ -223,30 +223,30 @@ async def test_a_member_that_moved_is_asked_where_it_is(autojump_clock):
         assert await sources(limiter) == {Source.OWNER}
 
 
-async def test_when_all_members_nearby_have_moved_another_data_center_names_them(autojump_clock):
+async def test_when_all_local_members_have_moved_another_data_center_names_them(autojump_clock):
     far = [row(f"far-{number}", "dc2") for number in range(9)]
-    async with town(row("a"), row("b"), *far) as t:
-        limiter = Limiter(await t.joined("a", "b", datacenter="dc1"))
-        assert [t.nodes[each.name].hellos for each in far] == [[]] * 9
-        t.crash("a", "b")
+    async with fake_cluster(row("a"), row("b"), *far) as fake:
+        limiter = Limiter(await fake.joined("a", "b", datacenter="dc1"))
+        assert [fake.nodes[each.name].hellos for each in far] == [[]] * 9
+        fake.crash("a", "b")
         for name in "ab":
-            t.nodes[name].at = (f"{name}-new", 7101)
-        t.change_members(*[replace(row(name), host=f"{name}-new") for name in "ab"], *far)
-        await t.serve("a", "b")
+            fake.nodes[name].at = (f"{name}-new", 7101)
+        fake.change_members(*[replace(row(name), host=f"{name}-new") for name in "ab"], *far)
+        await fake.serve("a", "b")
         await sources(limiter)
         await trio.sleep(15)
 
         assert await sources(limiter) == {Source.OWNER}
-        assert sum(len(t.nodes[each.name].hellos) for each in far) == 3
-        assert not any(t.nodes[each.name].connections for each in far)
+        assert sum(len(fake.nodes[each.name].hellos) for each in far) == 3
+        assert not any(fake.nodes[each.name].connections for each in far)
 
 
-async def test_members_that_make_no_ring_change_nothing(autojump_clock):
-    async with town() as t:
-        limiter = Limiter(await t.joined())
+async def test_an_invalid_list_of_members_changes_nothing(autojump_clock):
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined())
         odd = MemberRow("d", "d", 7101, "", "", 1.0, "alive")
-        for node in t.nodes.values():
-            node.answer = odd_members(node, [*t.rows, odd])
+        for node in fake.nodes.values():
+            node.answer = odd_members(node, [*fake.rows, odd])
         for _ in range(5):
             assert await sources(limiter) == {Source.OWNER}
             await trio.sleep(0.5)
@@ -260,9 +260,9 @@ async def test_members_that_make_no_ring_change_nothing(autojump_clock):
     ],
 )
 async def test_members_that_cannot_be_asked_are_logged_once(autojump_clock, caplog, rows, what):
-    async with town() as t:
-        limiter = Limiter(await t.joined(datacenter="dc1"))
-        for node in t.nodes.values():
+    async with fake_cluster() as fake:
+        limiter = Limiter(await fake.joined(datacenter="dc1"))
+        for node in fake.nodes.values():
             node.answer = odd_members(node, rows)
         for _ in range(5):
             assert await sources(limiter) == {Source.OWNER}

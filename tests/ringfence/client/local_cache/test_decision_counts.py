@@ -1,4 +1,4 @@
-"""Decisions that a client made itself: none is lost, and the rows of a report have an end."""
+"""Decisions that a client made itself: none is lost, and the rows of a report are bounded."""
 
 from collections import Counter
 

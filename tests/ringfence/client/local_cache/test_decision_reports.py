@@ -1,4 +1,4 @@
-"""Which member gets a report, and when it is sent again."""
+"""Choice of the member that receives a report, and repeated reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

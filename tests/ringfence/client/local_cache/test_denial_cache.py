@@ -53,7 +53,7 @@ def key_of(name, value="x"):
 
 
 def denied(*keys, cost=1, retry_after=10.0, source=Source.OWNER, groups=()):
-    """A batch, and verdicts that deny all of it."""
+    """Return a batch, and results that deny all its rows."""
     count = len(keys)
     retry = round(retry_after * 1e9)
     outcomes = Outcomes(
@@ -70,8 +70,8 @@ class World:
         self.cache = LocalCache(RULES.by_id, most, None, lambda: self.now)
         self.denials = self.cache.denials
 
-    def learn(self, *keys, teller="a", **more):
-        self.denials.add_results(teller, *denied(*keys, **more), self.now)
+    def learn(self, *keys, node="a", **more):
+        self.denials.add_results(node, *denied(*keys, **more), self.now)
 
     def knows(self, key, cost=1):
         return self.row(key, cost) is not None
@@ -112,7 +112,7 @@ def test_the_owner_is_asked_about_other_costs_than_the_denied_one():
     ]
 
 
-def test_only_denials_that_depend_on_time_alone_are_remembered():
+def test_only_denials_that_end_by_time_alone_are_cached():
     w = World()
     names = [*KINDS, "shadow", "quota"]
     for name in names:
@@ -139,7 +139,7 @@ def test_only_denials_of_ungrouped_counters_by_owners_are_cached():
 
 def test_a_denial_is_dropped_when_its_own_node_revokes_it():
     w = World()
-    w.learn(key_of("token"), teller="a")
+    w.learn(key_of("token"), node="a")
     w.denials.on_revoked("b", [key_of("token")])
     before = w.knows(key_of("token"))
     w.denials.on_revoked("a", [key_of("log"), key_of("token")])
@@ -149,15 +149,15 @@ def test_a_denial_is_dropped_when_its_own_node_revokes_it():
 
 def test_denials_of_a_lost_node_are_dropped():
     w = World()
-    w.learn(key_of("token"), key_of("fixed"), teller="a")
-    w.learn(key_of("log"), teller="b")
+    w.learn(key_of("token"), key_of("fixed"), node="a")
+    w.learn(key_of("log"), node="b")
 
     w.denials.on_revoked("a", [])
 
     assert [w.knows(key_of(name)) for name in ("token", "fixed", "log")] == [False, False, True]
 
 
-def test_the_oldest_denial_makes_room():
+def test_a_full_cache_drops_the_oldest_denial():
     w = World(most=2)
     for value in "1213":
         w.learn(key_of("token", value))
@@ -205,7 +205,7 @@ def test_a_batch_is_decided_locally_only_if_every_row_is_cached():
     assert w.cache.results(Batch(Op.CHECK, both, [1, 1], [2])) is None
 
 
-def test_many_requests_are_decided_here_each_as_it_would_be_alone():
+def test_many_requests_are_decided_locally_like_single_ones():
     names = [name for name in TIMELY if name != "queue"]
     requests = [{name: "x"} for name in names]
     rules = [RULES.match("d", [Descriptor(((name, "x"),))])[0].rule for name in names]
@@ -225,7 +225,7 @@ def test_many_requests_are_decided_here_each_as_it_would_be_alone():
 
 
 def test_a_denial_that_arrives_after_its_end_is_not_cached():
-    """A slow node delayed the answer, and the client denied for a day by an earlier limit."""
+    """Otherwise a delayed answer makes the client deny for a day by an old limit."""
     ends = [
         lambda denials: denials.on_revoked("b", []),
         lambda denials: denials.on_revoked("b", [key_of("token")]),

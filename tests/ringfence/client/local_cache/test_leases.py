@@ -11,7 +11,7 @@ SECOND = 10**9
 
 
 class World:
-    """Leases, what they have asked, and a clock that began long before now or after."""
+    """Leases with a fake clock, whose sent messages are recorded in `asks`."""
 
     def __init__(self, now=-1e6, **names):
         self.asks = []
@@ -42,7 +42,7 @@ class World:
         return [(ask.leases, ask.spent) for ask in self.asks if ask.leases]
 
 
-def test_a_key_is_asked_for_when_it_is_hot_and_not_before():
+def test_a_lease_is_requested_for_hot_keys_only():
     w = World()
     w.spend(3)
     w.now += 0.11
@@ -180,7 +180,7 @@ def test_a_recalled_lease_is_given_back_at_once():
     assert w.spend() == [False]
 
 
-def test_what_a_lost_owner_lent_is_spent_no_more():
+def test_the_lease_of_a_lost_owner_is_not_spent():
     w = World()
     w.borrow(units=100)
     w.leases.drop_node("owner")
@@ -428,7 +428,7 @@ def test_keys_of_one_batch_become_hot_as_single_keys_do():
     assert [(ask.key, ask.want) for ask in w.asks] == [(KEY, 64)]
 
 
-def test_a_key_that_is_many_times_in_one_batch_is_asked_for_once():
+def test_one_lease_is_requested_for_a_key_that_is_many_times_in_a_batch():
     w = World()
     w.leases.count_all([KEY, b"warm-key", *[KEY] * 9], w.now)
 

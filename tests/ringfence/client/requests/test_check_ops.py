@@ -1,4 +1,4 @@
-"""Operations of each check: both forms, plain and compiled, behave alike."""
+"""Operations of each check: the plain and the compiled form behave alike."""
 
 import threading
 
@@ -16,11 +16,11 @@ OTHER = Rule(2, "d", (("user", "root"),), Limit(9, 60))
 SHADOW = Rule(3, "d", (("user", "new"),), Limit(9, 60), shadow=True)
 RULES = RuleSet.of(RULE, OTHER)
 ELSEWHERE = (OTHER, b"found by the rules")
-"""What the general matching returns in these tests."""
+"""Result of the general matching in these tests."""
 
 
 def twins():
-    """The plain form, and the compiled one where it was built."""
+    """Return the plain form, and the compiled form if it was built."""
     try:
         from ringfence.client.requests import _check_ops
     except ImportError:
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize("form", twins())
 
 
 def matches_of(form, general=ELSEWHERE):
-    """Matches that know two users, all places, and a request of two entries."""
+    """Return matches with two users, all places, and a request of two entries."""
 
     class Known(form.Matches):
         def match(self, rules, domain, descriptors):
@@ -69,7 +69,7 @@ def matches_of(form, general=ELSEWHERE):
         (None, ELSEWHERE),
     ],
 )
-def test_known_requests_are_found_and_others_are_left_to_the_rules(form, request_, found):
+def test_known_requests_are_found_and_others_are_matched_by_the_rules(form, request_, found):
     matches = matches_of(form)
 
     assert matches.find(RULES, "d", request_) == found
@@ -83,7 +83,7 @@ def test_known_requests_are_found_and_others_are_left_to_the_rules(form, request
 
 
 @pytest.mark.parametrize("general", [None, (None, b"")])
-def test_a_request_that_the_rules_do_not_find_leaves_all_to_others(form, general):
+def test_a_batch_with_an_unmatched_request_is_left_to_the_general_matching(form, general):
     matches = matches_of(form, general)
 
     assert matches.find(RULES, "d", {"user": "nobody"}) == general
@@ -93,7 +93,7 @@ def test_a_request_that_the_rules_do_not_find_leaves_all_to_others(form, general
 
 
 class Text(str):
-    """Text of a type of its own."""
+    """Subclass of `str`."""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_key_that_would_be_too_long_ends_with_a_digest(form, value):
     assert len(key) < 50
 
 
-def test_a_list_that_changes_meanwhile_is_read_as_it_was(form):
+def test_a_list_that_changes_during_the_call_is_read_as_it_was(form):
     requests = []
 
     class Name(str):
@@ -140,7 +140,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_it_was(form):
 
 
 class Engine:
-    """An engine that allows each check once, and the clocks and locks that its users need."""
+    """Fake engine with a clock and a lock, which allows all checks except those of one key."""
 
     def __init__(self):
         self.asked = []
@@ -178,7 +178,7 @@ def test_a_check_of_one_counter_is_decided_at_once(form):
 
 
 @pytest.mark.parametrize("cost", [-1, 1.0, True, None, "1", 2**53, 2**70])
-def test_an_invalid_cost_is_left_to_others(form, cost):
+def test_an_invalid_cost_is_left_to_the_general_path(form, cost):
     engine = Engine()
 
     assert checks_of(form, engine).check("d", {"user": "ann"}, cost) is None
@@ -186,7 +186,7 @@ def test_an_invalid_cost_is_left_to_others(form, cost):
 
 
 @pytest.mark.parametrize("general", [None, (None, b"")])
-def test_a_request_without_a_counter_is_left_to_others(form, general):
+def test_a_request_without_a_counter_is_left_to_the_general_path(form, general):
     engine = Engine()
 
     assert checks_of(form, engine, general=general).check("d", {"user": "nobody"}, 1) is None

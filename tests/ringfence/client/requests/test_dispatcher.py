@@ -1,4 +1,4 @@
-"""Unknown rules, outages and refusals of an owner elsewhere."""
+"""Unknown rules, outages and refusals of owners."""
 
 import pytest
 import trio
@@ -13,8 +13,8 @@ from ringfence.wire import Batch, Op, Results, Source
 from tests.ringfence.client.limiters import SECOND, described, left, limited, limiter_of, rules_of
 
 
-class Elsewhere:
-    """A decider whose owner may have other rules than the client, and may be out of reach."""
+class RemoteDecider:
+    """Decider whose owner may have other rules than the client, or be unreachable."""
 
     def __init__(self, known, held):
         self.rules = known
@@ -72,7 +72,7 @@ NEW = described("user", 5), described("new", 5)
 
 
 async def test_an_owner_with_newer_rules_makes_the_client_fetch_them():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*NEW))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*NEW))
     limiter = Limiter(decider)
 
     dropped = await limiter.check("d", {"old": "a"})
@@ -84,8 +84,8 @@ async def test_an_owner_with_newer_rules_makes_the_client_fetch_them():
     assert decider.refreshed == 1
 
 
-async def test_an_owner_with_older_rules_counts_by_the_limit_that_comes_along():
-    class Ahead(Elsewhere):
+async def test_an_owner_with_older_rules_counts_by_the_limit_in_the_request():
+    class Ahead(RemoteDecider):
         async def refresh_rules(self):
             self.refreshed += 1
 
@@ -98,15 +98,15 @@ async def test_an_owner_with_older_rules_counts_by_the_limit_that_comes_along():
     assert not any(status.is_unknown for each in decisions for status in each.statuses)
 
 
-class AheadForGood(Elsewhere):
-    """The client's rules are newer, and nobody has newer ones."""
+class OwnerWithOldRules(RemoteDecider):
+    """Decider of a client whose rules are newer than those of all nodes."""
 
     async def refresh_rules(self):
         self.refreshed += 1
 
 
 async def test_a_known_rule_beside_an_unknown_one_is_charged_once():
-    limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
+    limiter = Limiter(OwnerWithOldRules(rules_of(*NEW), rules_of(*OLD)))
     both = [{"user": "a"}, {"new": "a"}]
 
     decision = await limiter.check("d", both)
@@ -115,7 +115,7 @@ async def test_a_known_rule_beside_an_unknown_one_is_charged_once():
 
 
 async def test_a_known_rule_beside_an_unknown_one_is_refunded_once():
-    limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
+    limiter = Limiter(OwnerWithOldRules(rules_of(*NEW), rules_of(*OLD)))
     both = [{"user": "a"}, {"new": "a"}]
     await limiter.check("d", both, cost=4)
 
@@ -125,7 +125,7 @@ async def test_a_known_rule_beside_an_unknown_one_is_refunded_once():
 
 
 async def test_only_requests_with_unknown_rules_are_asked_again():
-    decider = AheadForGood(rules_of(*NEW), rules_of(*OLD))
+    decider = OwnerWithOldRules(rules_of(*NEW), rules_of(*OLD))
     limiter = Limiter(decider)
 
     decisions = await limiter.check_many("d", [{"user": "a"}, {"new": "a"}, {"user": "a"}])
@@ -134,9 +134,9 @@ async def test_only_requests_with_unknown_rules_are_asked_again():
     assert decider.refreshed == 1
 
 
-async def test_rules_that_a_client_brings_along_keep_shadow_and_quota_apart():
+async def test_rules_of_a_client_keep_their_shadow_mode():
     shadowed = rules_of(described("user", 5), described("new", 1, shadow_mode=True))
-    limiter = Limiter(Elsewhere(shadowed.as_carried(), RuleSet()))
+    limiter = Limiter(RemoteDecider(shadowed.as_carried(), RuleSet()))
     both = [{"user": "a"}, {"new": "a"}]
 
     decisions = [await limiter.check("d", both) for _ in range(3)]
@@ -145,9 +145,9 @@ async def test_rules_that_a_client_brings_along_keep_shadow_and_quota_apart():
     assert [decision.statuses[0].remaining for decision in decisions] == [4, 3, 2]
 
 
-async def test_rules_that_a_client_brings_along_charge_nothing_when_they_deny():
+async def test_rules_of_a_client_charge_nothing_when_they_deny():
     own = rules_of(described("user", 9), described("new", 9, shadow_mode=True), described("few", 1))
-    limiter = Limiter(Elsewhere(own.as_carried(), RuleSet()))
+    limiter = Limiter(RemoteDecider(own.as_carried(), RuleSet()))
     request = [{"user": "a"}, {"new": "a"}, {"few": "a"}]
 
     for _ in range(3):
@@ -161,7 +161,7 @@ async def test_rules_that_a_client_brings_along_charge_nothing_when_they_deny():
 
 
 async def test_an_outage_is_a_decision_unless_asked_otherwise():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost = True
 
     assert (await Limiter(decider).check("d", {"user": "a"})).source is Source.POLICY
@@ -179,7 +179,7 @@ async def test_an_outage_of_a_home_rule_names_the_home():
     rules = rules_of(
         described("user", 5), {"key": "paid", "rate_limit": limited(5, **{"global": home})}
     )
-    decider = Elsewhere(rules, rules)
+    decider = RemoteDecider(rules, rules)
     decider.is_lost = True
     strict = Limiter(decider, raise_on_outage=True)
 
@@ -194,7 +194,7 @@ async def test_an_outage_of_a_home_rule_names_the_home():
 
 
 async def test_a_partial_outage_states_how_many_checks_were_not_decided_and_refunds_the_others():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost, decider.lost_rows = True, (0, 2)
     strict = Limiter(decider, raise_on_outage=True)
     users = [{"user": user} for user in "abc"]
@@ -209,7 +209,7 @@ async def test_a_partial_outage_states_how_many_checks_were_not_decided_and_refu
 
 
 async def test_an_outage_by_rejection_raises_its_reason():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost = True
     decider.refusal = AccessDenied("the token lacks the scope 'reset'")
 
@@ -218,7 +218,7 @@ async def test_an_outage_by_rejection_raises_its_reason():
 
 
 async def test_a_missing_scope_raises_access_denied_and_is_no_outage():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost = True
     decider.denial = AccessDenied("the token lacks the scope 'check'")
     limiter = Limiter(decider)
@@ -240,7 +240,7 @@ async def test_a_missing_scope_raises_access_denied_and_is_no_outage():
 
 
 async def test_decisions_without_known_rules_come_from_the_policy():
-    decider = Elsewhere(RuleSet(), RuleSet())
+    decider = RemoteDecider(RuleSet(), RuleSet())
     decider.knows_rules = False
 
     decision = await Limiter(decider).check("d", {"user": "a"})
@@ -254,7 +254,7 @@ async def test_decisions_without_known_rules_come_from_the_policy():
 
 
 async def test_checks_without_known_rules_can_be_denied():
-    decider = Elsewhere(RuleSet(), RuleSet())
+    decider = RemoteDecider(RuleSet(), RuleSet())
     decider.knows_rules = False
     decider.on_failure = OnFailure.DENY
     limiter = Limiter(decider)
@@ -281,7 +281,7 @@ async def test_a_limiter_raises_after_its_block():
 
 
 async def test_a_check_that_raises_has_charged_nothing():
-    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider = RemoteDecider(rules_of(*OLD), rules_of(*OLD))
     limiter = Limiter(decider, raise_on_outage=True)
     decider.is_lost = True
     with pytest.raises(PeerUnavailable):

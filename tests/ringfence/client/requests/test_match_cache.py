@@ -9,7 +9,7 @@ MINUTE = 60_000_000_000
 
 
 class Text(str):
-    """Text of a type of its own, as template libraries have."""
+    """Subclass of `str`, as in template libraries."""
 
 
 def rules(amount=5, **flags):
@@ -93,7 +93,7 @@ def test_limits_that_a_check_carries_are_not_cached():
     assert MatchCache().find(rules().as_carried(), "d", {"user": "ann"}) is None
 
 
-def test_a_number_that_equals_another_is_no_text_for_that():
+def test_a_number_is_not_taken_for_text_with_the_same_digits():
     known, found = rules(), MatchCache()
     found.find(known, "d", {"user": "1"})
 
@@ -108,14 +108,14 @@ def test_new_rules_clear_the_cached_matches():
     assert found.find_all(old, "d", [{"user": "ann"}])[0][0].limit.amount == 5
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_MAX_RECENT", 5)
     known, found = rules_of_values(), MatchCache()
 
     for number in range(100):
         entry = {"user": f"user-{number}"}
         assert found.find(known, "d", entry) == usual(known, *entry.items())
-        found.find(known, f"stranger-{number}", entry)
+        found.find(known, f"unknown-{number}", entry)
         places = [*found.known.values(), *found._older.values()]
         assert len(places) + sum(map(len, places)) <= 12
 
@@ -149,7 +149,7 @@ def test_any_text_is_found_as_the_rules_match_it(known, value):
         ]
 
 
-def test_a_pattern_of_values_keeps_the_rule_from_being_taken_for_all():
+def test_a_rule_beside_a_pattern_does_not_apply_to_all_values():
     path = (("user", "bot-*"),)
     known = RuleSet.of(*rules().rules(), Rule(rule_id("d", path), "d", path, Limit(9, 60)))
 
@@ -159,7 +159,7 @@ def test_a_pattern_of_values_keeps_the_rule_from_being_taken_for_all():
     assert rules().rules_of_any_value().keys() == {("d", "user"), ("d", "place"), ("d", "free")}
 
 
-def test_keys_that_are_computed_take_no_room_in_the_cache():
+def test_computed_keys_are_not_cached():
     known, found = rules(), MatchCache()
     for value in ("user-1", "x" * 500, "\udc80", Text("ann")):
         assert found.find_all(known, "d", [{"user": "bob"}, {"user": value}]) is not None
@@ -168,7 +168,7 @@ def test_keys_that_are_computed_take_no_room_in_the_cache():
     assert not any(found.known.values())
 
 
-def test_many_requests_are_found_again_as_they_were_found_first():
+def test_cached_matches_of_many_requests_equal_the_first_ones():
     path = (("user", None), ("place", None))
     pair = Rule(rule_id("d", path), "d", path, Limit(5, 60))
     known, found = RuleSet.of(*rules().rules(), pair), MatchCache()

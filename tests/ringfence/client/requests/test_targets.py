@@ -12,7 +12,7 @@ async def test_an_ad_hoc_limit_needs_no_rule():
         assert await limiter.check_limit("2/minute", "user:43")
 
 
-async def test_the_parts_of_an_ad_hoc_key_cannot_be_shifted():
+async def test_ad_hoc_keys_with_different_parts_differ():
     async with limiter_of() as limiter:
         assert await limiter.check_limit("1/minute", "a", "bc")
         assert await limiter.check_limit("1/minute", "ab", "c")

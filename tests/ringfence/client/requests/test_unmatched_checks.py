@@ -20,7 +20,7 @@ FILE = {
 
 
 def rules() -> RuleSet:
-    """A rule set equal to, but not the same as, any other: as after a reload."""
+    """Return a new rule set with the same content, as after a reload."""
     return load_mapping(FILE).rules
 
 

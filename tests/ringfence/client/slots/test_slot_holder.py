@@ -1,4 +1,4 @@
-"""Waiting for a turn, and holding slots."""
+"""Waits for a turn in a queue, and held slots."""
 
 import msgspec
 import pytest

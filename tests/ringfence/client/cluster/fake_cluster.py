@@ -45,7 +45,7 @@ NOW = 30_000_000_000
 
 
 def rules_of(version, **amounts):
-    """One limit per minute for any value of each key."""
+    """Return rules with a limit per minute for each key."""
     descriptors = [
         {"key": name, "rate_limit": {"requests_per_unit": amount, "unit": "minute"}}
         for name, amount in amounts.items()
@@ -63,32 +63,32 @@ def view_of(rows):
     return View.of(Member(NodeId(each.name), each.datacenter) for each in alive)
 
 
-class Node:
-    """A member that decides whatever it is asked."""
+class FakeNode:
+    """Fake node that decides all checks, also those of other owners."""
 
-    def __init__(self, town, name):
-        self.town = town
+    def __init__(self, cluster, name):
+        self.cluster = cluster
         self.name = name
         self.at = (name, 7101)
-        self.rows = town.rows
+        self.rows = cluster.rows
         self.refusal = None
         self.is_old = False
-        """Whether it knows nothing of clients that remember denials, or that report decisions."""
+        """Whether it is a node of a version without `SubscribeDenials` and `Report`."""
         self.mute = ()
-        """Kinds of messages that it does not answer."""
+        """Message types that it does not answer."""
         self.hellos = []
         self.received = []
         self.connections = []
         self.reported = [{"name": name}]
-        """What it knows of the members."""
-        self.farewell = Done
-        """What it says when it is asked to leave."""
+        """Peers in its answer to `AskPeers`."""
+        self.reply_to_leave = Done
+        """Creates its answer to `AskLeave`."""
         self.plain = None
-        """What it sends in place of its rules."""
+        """Data that it sends instead of its rules; None to send its rules."""
         self.engine = Engine(max_keys=1000)
-        self.know(town.rules)
+        self.set_rules(cluster.rules)
 
-    def know(self, rules):
+    def set_rules(self, rules):
         self.rules = rules
         self.engine.set_rules(engine_rules(rules.rules()))
 
@@ -100,12 +100,12 @@ class Node:
         return sum(isinstance(message, kind) for message in self.received)
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
-        self.transport = self.town.network.transport(self.at, on_bug=raise_, accept=self.accept)
+        self.transport = self.cluster.network.transport(self.at, on_bug=raise_, accept=self.accept)
         await self.transport.run(task_status=task_status)
 
     def accept(self, connection):
         self.connections.append(connection)
-        return Talk(self, connection)
+        return NodeSession(self, connection)
 
     def answer(self, message):
         match message:
@@ -130,7 +130,7 @@ class Node:
             case AskPeers(seq):
                 return Peers(seq, self.reported)
             case AskLeave(seq):
-                return self.farewell(seq)
+                return self.reply_to_leave(seq)
             case Ping(seq):
                 return Pong(seq)
             case SubscribeDenials(seq) | Report(seq):
@@ -138,7 +138,7 @@ class Node:
         raise AssertionError(message)
 
 
-class Talk:
+class NodeSession:
     def __init__(self, node, connection):
         self.node = node
         self.connection = connection
@@ -162,8 +162,8 @@ def raise_(error):
     raise error
 
 
-class Town:
-    """Members that know each other, and clients of theirs."""
+class FakeCluster:
+    """Fake nodes that know each other, and their clients."""
 
     def __init__(self, nursery, transport, network, rows, rules):
         self.nursery = nursery
@@ -171,7 +171,7 @@ class Town:
         self.network = network
         self.rows = rows
         self.rules = rules
-        self.nodes = {each.name: Node(self, each.name) for each in rows}
+        self.nodes = {each.name: FakeNode(self, each.name) for each in rows}
 
     async def serve(self, *names):
         for name in names:
@@ -207,14 +207,14 @@ class Town:
     def change_members(self, *rows):
         self.rows = list(rows)
         for each in rows:
-            self.nodes.setdefault(each.name, Node(self, each.name)).rows = self.rows
+            self.nodes.setdefault(each.name, FakeNode(self, each.name)).rows = self.rows
 
     def change_rules(self, rules):
         for node in self.nodes.values():
-            node.know(rules)
+            node.set_rules(rules)
 
     def requests(self):
-        """How many requests each member has seen."""
+        """Return the number of requests that each node has received."""
         return {name: node.count(Request) for name, node in self.nodes.items()}
 
 
@@ -224,13 +224,15 @@ class HandClock:
 
 
 @asynccontextmanager
-async def town(*rows, serve=True, **amounts):
+async def fake_cluster(*rows, serve=True, **amounts):
     network = MemoryNetwork(Random(1), delay=0.001)
     transport = network.transport(HERE, on_bug=raise_)
     rows = list(rows) or [row(name) for name in "abc"]
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
-        made = Town(nursery, transport, network, rows, rules_of(1, **(amounts or {"user": 9})))
+        made = FakeCluster(
+            nursery, transport, network, rows, rules_of(1, **(amounts or {"user": 9}))
+        )
         if serve:
             await made.serve(*made.nodes)
         yield made
