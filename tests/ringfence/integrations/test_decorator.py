@@ -261,7 +261,7 @@ async def test_a_plain_function_needs_a_blocking_limiter():
             later("abc")
 
 
-async def nobody_waits(*_):
+async def do_nothing(*_):
     pass
 
 
@@ -275,8 +275,8 @@ async def nobody_waits(*_):
         ({"limit": "1/s", "when_denied": "shout"}, "must be raise, wait or return, got 'shout'"),
         ({"limit": "1/s", "max_wait": -1}, "max_wait must be a duration"),
         ({"limit": "1/s", "key": "usr"}, r"must be a parameter of .*greet \(user\), got 'usr'"),
-        ({"limit": "1/s", "key": nobody_waits}, "key 'nobody_waits' must be a plain function"),
-        ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),
+        ({"limit": "1/s", "key": do_nothing}, "key 'do_nothing' must be a plain function"),
+        ({"limit": "1/s", "cost": do_nothing}, "cost 'do_nothing' must be a plain"),
     ],
 )
 def test_invalid_arguments_are_reported_at_decoration(limiter, options, error):
@@ -294,8 +294,8 @@ def test_an_invalid_limiter_is_reported_at_decoration(given):
 
 
 def test_a_callback_that_returns_no_limiter_is_an_error(limiter):
-    with pytest.raises(ConfigError, match="limiter 'nobody_waits' must be a plain function"):
-        limited(nobody_waits, "1/s")
+    with pytest.raises(ConfigError, match="limiter 'do_nothing' must be a plain function"):
+        limited(do_nothing, "1/s")
     greet = limited(lambda: None, "1/s")(lambda user: user)
     with pytest.raises(ConfigError, match="must return a limiter, got None"):
         greet("ann")

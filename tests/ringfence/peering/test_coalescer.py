@@ -86,7 +86,7 @@ def test_each_task_gets_the_outcome_of_its_own_row(backend):
 
 @BACKENDS
 @pytest.mark.parametrize("answer", [None, AccessDenied("the token lacks the scope")])
-def test_every_task_learns_that_there_is_no_outcome(backend, answer):
+def test_every_task_receives_the_failure_of_the_batch(backend, answer):
     async def run():
         pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
@@ -303,7 +303,7 @@ def test_a_task_does_not_wait_for_the_rows_of_others(backend):
 
 
 @BACKENDS
-def test_only_tasks_without_an_outcome_learn_that_there_is_none(backend):
+def test_only_tasks_without_an_outcome_receive_the_failure(backend):
     async def run():
         pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:

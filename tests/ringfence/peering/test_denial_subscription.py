@@ -7,7 +7,7 @@ BATCH = Batch(Op.CHECK, [b"some key"], [1])
 
 
 class Cache:
-    """Local cache that records what it is asked to do."""
+    """Local cache that records its calls."""
 
     def __init__(self):
         self.calls = []

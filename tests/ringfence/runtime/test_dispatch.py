@@ -96,7 +96,7 @@ def test_a_time_limit_without_time_ends_at_the_first_wait(backend, seconds):
 
 
 @BACKENDS
-def test_another_thread_has_the_loop_make_a_call(backend):
+def test_another_thread_can_make_a_call_in_the_loop(backend):
     async def run():
         event = runtime.Event()
         call = runtime.thread_safe_caller()

@@ -5,7 +5,7 @@ from ringfence.runtime.timers import Timers
 
 
 @given(whens=st.lists(st.integers(0, 20), max_size=40), cancelled=st.sets(st.integers(0, 39)))
-def test_calls_come_in_order_of_time_then_of_planning(
+def test_calls_are_made_in_order_of_time_then_of_planning(
     whens: list[int], cancelled: set[int]
 ) -> None:
     timers = Timers()
@@ -22,7 +22,7 @@ def test_calls_come_in_order_of_time_then_of_planning(
     assert made == sorted((w, i) for i, w in enumerate(whens) if i not in cancelled)
 
 
-def test_cancelled_calls_do_not_pile_up() -> None:
+def test_cancelled_calls_are_removed_from_the_heap() -> None:
     timers = Timers()
 
     for i in range(10_000):

@@ -26,7 +26,7 @@ from tests.ringfence.integrations.asgi.client import living, statuses
 from tests.ringfence.integrations.django import site as django_site
 from tests.ringfence.integrations.wsgi.test_wsgi import Answer
 
-assert django_site  # It configures Django.
+assert django_site  # The import configures Django.
 
 TWO_OF_THREE = [200, 200, 429]
 

@@ -49,7 +49,7 @@ COUNTER = "d", {"path": "/"}
 
 
 def policy_with(clock: Clock) -> Policy:
-    """A policy that reserves 30 units for each request and learns later that it cost 10."""
+    """Return a policy that reserves 30 units for each request; its final cost is 10."""
     settings = Settings(domain="d", keys="path", cost=30, cost_after=lambda request, response: 10)
     return Policy(settings, "app", clock=clock)
 
@@ -59,7 +59,7 @@ def state_of_a_request() -> RequestState:
 
 
 IN_TIME_OR_LATE = pytest.mark.parametrize(("seconds", "expected"), [(1, 40), (60, 50)])
-"""Length of a response, and what is left after a refund of 20 and 50 units of others."""
+"""Seconds until the response, and the units left after its refund if others use 50."""
 
 
 @IN_TIME_OR_LATE

@@ -19,7 +19,7 @@ from ringfence.rules import parse_limit
 from tests.ringfence.client.blocking.test_forks import forks, in_child
 from tests.ringfence.integrations.django import site as django_site
 
-assert django_site  # It configures Django.
+assert django_site  # The import configures Django.
 
 
 class Gate:

@@ -1,4 +1,4 @@
-"""A link to a scripted peer over a memory network."""
+"""Link to a scripted peer over a memory network."""
 
 from contextlib import asynccontextmanager
 from random import Random
@@ -36,20 +36,20 @@ MEMBERS = [MemberRow("n1", "node", 7101, "dc1", "", 1.0, "alive")]
 
 
 class Peer:
-    """A scripted node: it sends a welcome and answers, unless a test changes that."""
+    """Scripted node that sends a welcome and answers, unless a test changes that."""
 
     def __init__(self, network):
         self._network = network
         self.sends_welcome = True
         self.hangs_up = False
-        """Whether it ends each connection after its welcome."""
+        """Whether the peer closes each connection after its welcome."""
         self.answers = True
         self.answers_pings = True
         self.refusal = None
         self.reply = self.answer
-        """Makes the answer to a request."""
+        """Creates the answer to a request."""
         self.reply_to_other = None
-        """Makes the reply to any other message; None for no reply."""
+        """Creates the reply to any other message; None for no reply."""
         self.hellos = []
         self.requests = []
         self.questions = []
@@ -57,7 +57,7 @@ class Peer:
         self.closings = []
         self.remembered = {}
         self.counted = []
-        """Keys of the checks in requests that came for the first time."""
+        """Keys of the checks in all requests, without repeated requests."""
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
         self.transport = self._network.transport(THERE, on_bug=raise_, accept=self.accept)
@@ -65,7 +65,7 @@ class Peer:
 
     def accept(self, connection):
         self.connections.append(connection)
-        return Talk(self, connection)
+        return PeerSession(self, connection)
 
     def send(self, message):
         """Send a message on the last connection."""
@@ -88,12 +88,12 @@ class Peer:
 
     @property
     def rows(self):
-        """The number of rows of each request."""
+        """Number of rows of each request."""
         return [len(request.batch.keys) for request in self.requests]
 
 
-class Talk:
-    """One connection to the peer."""
+class PeerSession:
+    """Handler of one connection to the peer."""
 
     def __init__(self, peer, connection):
         self.peer = peer
@@ -166,7 +166,7 @@ class Listener:
 
 
 class AskedBatch:
-    """A batch that was handed to a link, and each answer that it got."""
+    """Batch that was passed to a link, with all its answers."""
 
     def __init__(self, batch):
         self.batch = batch
@@ -179,9 +179,9 @@ class AskedBatch:
 
     @property
     def is_answered(self):
-        """Whether it got one answer, with its own rows; None when it failed.
+        """Whether the batch got one answer, with its own rows; None when it failed.
 
-        After that it may get a late answer.
+        A failed batch may get one late answer.
         """
         results, *late = self.received
         if results is None or results is SHED:
@@ -218,7 +218,7 @@ def call(link, make=AskMembers, timeout=None):
 
 
 class World:
-    """A link and its peer on a memory network."""
+    """Link and its peer on a memory network."""
 
     def __init__(self, network, nursery, transport, limits):
         self.network = network

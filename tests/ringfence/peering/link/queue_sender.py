@@ -1,4 +1,4 @@
-"""A request queue whose frames a test reads."""
+"""Request queue whose frames a test reads."""
 
 from ringfence.limiter import Outcomes
 from ringfence.peering.link.request_queue import RequestQueue
@@ -22,7 +22,7 @@ def raise_(error):
 
 
 class Sender:
-    """A request queue, and the bytes that it sent."""
+    """Request queue, with the bytes that it sent."""
 
     def __init__(self, **limits):
         self.queue = RequestQueue(
@@ -42,7 +42,7 @@ class Sender:
         return received
 
     def flush(self, now=0.0):
-        """Send what waits; return the messages."""
+        """Send and return the waiting messages."""
         before = len(self.sent)
         self.queue.flush(now, self.sent.append)
         return [decode(payload) for payload in self.sent[before:]]

@@ -74,7 +74,7 @@ async def test_a_retired_link_never_reconnects(autojump_clock, fault):
         await trio.sleep(1)
         w.peer.answers = False
         asked = ask(w.link, "a")
-        heard = list(w.listener.reachable)
+        reachable = list(w.listener.reachable)
         w.link.retire()
         if fault == "garbage":
             w.peer.send_payload(b"junk")
@@ -84,7 +84,7 @@ async def test_a_retired_link_never_reconnects(autojump_clock, fault):
 
         assert asked.received == [None]
         assert len(w.peer.hellos) == 1
-        assert w.listener.reachable == heard
+        assert w.listener.reachable == reachable
 
 
 async def test_a_link_retired_after_a_goodbye_still_gets_answers(autojump_clock):
@@ -105,7 +105,7 @@ async def test_a_link_retired_after_a_goodbye_still_gets_answers(autojump_clock)
         assert len(w.peer.hellos) == 1
 
 
-async def test_closing_fails_what_waits_and_informs_the_member(autojump_clock):
+async def test_closing_fails_waiting_requests_and_informs_the_member(autojump_clock):
     async with world() as w:
         w.link.open()
         await trio.sleep(1)

@@ -238,7 +238,7 @@ async def test_reconnection_backs_off(autojump_clock):
 
 
 class Drawn(Random):
-    """Random numbers that are all equal."""
+    """Random number generator that always returns the same number."""
 
     def __init__(self, number):
         super().__init__()

@@ -283,7 +283,7 @@ def test_the_credential_is_made_for_each_connection():
         (Destination(THERE, hello(), lambda _: b"secret"), False),
     ],
 )
-def test_only_a_sender_without_a_credential_is_told_to_add_a_token(destination, needs_token):
+def test_only_errors_for_a_missing_credential_mention_a_token(destination, needs_token):
     error = destination.error_of(ErrorCode.BAD_CREDENTIAL, "unknown")
 
     assert isinstance(error, AccessDenied)
@@ -361,7 +361,7 @@ async def test_a_member_that_is_alive_is_connected_again_without_a_pause(autojum
         assert len(w.peer.hellos) == 1
 
 
-async def test_an_attempt_whose_packet_was_lost_begins_anew(autojump_clock):
+async def test_an_attempt_whose_packet_was_lost_is_repeated_at_once(autojump_clock):
     async with world() as w:
         w.network.cut(HERE, THERE)
         ask(w.link, "a")

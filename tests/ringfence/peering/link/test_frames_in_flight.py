@@ -280,7 +280,7 @@ def test_a_frame_of_a_silent_member_fails_after_two_time_outs():
     assert sender.in_flight.first_due() == inf
 
 
-def test_silence_begins_anew_after_a_message_of_the_member():
+def test_a_message_of_the_member_ends_its_silence():
     sender, received = sent(slow_timeout=2.0)
     assert len(sender.queue.expire(0.5, -1.0)) == 1
 

@@ -16,7 +16,7 @@ from tests.ringfence.peering.link.queue_sender import VIEW, Sender, answer_to
 
 def part_of(seq, *rows):
     columns = [[0] * len(rows) for _ in range(7)]
-    columns[2] = list(rows)  # What remains tells which row it is.
+    columns[2] = list(rows)  # `remaining` identifies the row.
     return Answer(seq, VIEW, 1, Results(Outcomes(*columns), [0] * len(rows)), list(rows))
 
 

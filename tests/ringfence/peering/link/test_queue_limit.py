@@ -59,7 +59,7 @@ def test_answers_to_frames_sent_before_a_cut_do_not_cut_again():
 
 
 def _room_of(queue):
-    """How many more checks may wait."""
+    """Return how many more checks may wait."""
     least, most = 0, 100_000
     while least < most:
         middle = (least + most + 1) // 2

@@ -3,7 +3,7 @@ from ringfence.peering.link.timeouts import TimeoutWatcher
 
 
 class EmptyBatch(PendingBatch):
-    """A pending whose tasks do not matter."""
+    """Pending batch without tasks."""
 
     async def wait(self, router, within):
         raise NotImplementedError
@@ -16,7 +16,7 @@ class EmptyBatch(PendingBatch):
 
 
 class Clock:
-    """Time, and the calls planned on it."""
+    """Fake clock that makes planned calls."""
 
     def __init__(self):
         self.time = 0.0

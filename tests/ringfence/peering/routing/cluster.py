@@ -31,7 +31,7 @@ RULES = {
 }
 UNKNOWN = 99
 NOW = MINUTE // 2
-"""In the middle of a window, so that no charge falls into the window before."""
+"""Time in the middle of a window, so that no charge is in the previous window."""
 
 
 class HandClock:
@@ -40,7 +40,7 @@ class HandClock:
 
 
 class CountingMember:
-    """A target that counts, and can be lost or slow."""
+    """Member that counts in memory, and can be lost or slow."""
 
     def __init__(self):
         self.engine = Engine(max_keys=100_000)
@@ -52,7 +52,7 @@ class CountingMember:
         self.dones = []
         self.on_rows = None
         self.timeout = inf
-        """Its time-out by round trips."""
+        """Time-out that follows from its round trips."""
         self.answers_others = False
         self.held_answers = None
         """Answers that wait for `release_answers`; None when it answers at once."""
@@ -144,7 +144,7 @@ def codes(results):
 
 
 class JoinableMember(CountingMember):
-    """A member that single checks join one by one, as over a link."""
+    """Member that single checks can join, as they join a link."""
 
     def join(self, key, cost, within):
         self.pending = pending = new_pending_batch(runtime.current_time(), 1)

@@ -134,7 +134,7 @@ def test_a_limit_without_a_rule_follows_the_policy_of_the_client():
     assert deny.decide(own, 0)[0].code is Code.DENIED
     assert [local.decide(own, 0)[1] for _ in range(2)] == [Source.LOCAL] * 2
     assert local.decide(own, 0)[0].code is Code.DENIED
-    assert local.decide(batch(), 0)[1] is Source.POLICY  # The rule says `allow`.
+    assert local.decide(batch(), 0)[1] is Source.POLICY  # The policy of the rule is `allow`.
 
 
 def test_an_unknown_rule_allows():

@@ -92,7 +92,7 @@ async def test_two_refunds_of_the_same_group_have_one_identity():
         asked.ids for asked, _, _ in cluster.members["a"].asked if asked.op is Op.REFUND
     ]
     assert first == second
-    assert not {*first} & {*checks}  # Else the owner would answer with the outcome of the check.
+    assert not {*first} & {*checks}  # The owner must not repeat the decision of the check.
 
 
 async def test_refunds_of_different_clients_have_different_identities():
@@ -276,7 +276,7 @@ async def test_a_refund_carries_the_longest_age_of_its_charge(autojump_clock):
 
     refund, hops, _ = cluster.owner(quick).asked[-1]
     assert (refund.op, refund.costs, hops) == (Op.REFUND, [1], 0)
-    assert refund.ages_ns == [300_000_000]  # It may be slower on its way than the check was.
+    assert refund.ages_ns == [300_000_000]  # The refund may take longer to arrive than the check.
 
 
 async def test_a_cancelled_check_spends_nothing_although_it_is_answered_later(autojump_clock):

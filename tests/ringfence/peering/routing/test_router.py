@@ -1,4 +1,4 @@
-"""Which member decides a check: owner, standby, failure policy."""
+"""Choice of the decider of a check: owner, standby or failure policy."""
 
 import pytest
 import trio
@@ -64,7 +64,7 @@ async def test_the_standby_decides_when_the_owner_is_lost():
 
 
 async def test_a_stale_view_leads_to_a_retry_at_the_new_owner():
-    """While the lost owner of one is waited for it goes; the other's stays and is as silent."""
+    """Both owners are silent, and one of them leaves the ring during the wait."""
     cluster = Cluster()
     gone, stays = key_of("a", standby="c"), key_of("b", standby="c")
     without_a = Ring.of(member for member in RING.members if member.name != "a")

@@ -1,4 +1,4 @@
-"""Which member is asked about each row of a batch, at first and after a failure."""
+"""Choice of the member for each row of a batch, at first and after a failure."""
 
 from typing import cast
 
@@ -16,7 +16,7 @@ A, B, C = map(NodeId, "abc")
 
 
 class Link(str):
-    """Stands for the link to the member with this name."""
+    """Fake link to the member with this name."""
 
 
 def ring(*names: str) -> Ring:

@@ -1,4 +1,4 @@
-"""Threads of an application run the loop while they wait; a helper thread acts while none waits."""
+"""Loop that waiting threads of an application run; a helper thread runs it at other times."""
 
 import signal
 import socket
@@ -17,29 +17,29 @@ from ringfence.runtime.caller_loop import CallerLoop, LoopLost
 HELPER = "ringfence"
 
 
-class Mailbox:
-    """Socket of a loop, with an event for each letter that arrives."""
+class FakeSocket:
+    """Fake socket of a loop, with an event for each message that arrives."""
 
     def __init__(self):
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self.due = None
         self.readers = []
-        """Name of the thread that read each letter."""
+        """Names of the threads that read the messages."""
         self.arrived = {}
-        self.on_letter = threading.Event()
+        self.has_arrived = threading.Event()
 
-    def send(self, letter):
-        """Make a letter arrive at the loop."""
-        self._theirs.send(letter.encode())
+    def send(self, message):
+        """Send a message to the loop."""
+        self._theirs.send(message.encode())
 
-    async def wait(self, letter):
-        """Wait for a letter; return the thread that continues."""
-        await self.event_of(letter).wait()
+    async def wait(self, message):
+        """Wait for a message; return the thread that continues."""
+        await self.event_of(message).wait()
         return threading.current_thread().name
 
-    def event_of(self, letter):
-        return self.arrived.setdefault(letter, runtime.Event())
+    def event_of(self, message):
+        return self.arrived.setdefault(message, runtime.Event())
 
     def fileno(self):
         return self._ours.fileno()
@@ -49,18 +49,18 @@ class Mailbox:
 
     def receive(self):
         try:
-            letters = self._ours.recv(100).decode()
+            messages = self._ours.recv(100).decode()
         except BlockingIOError:
             return
-        for letter in letters:
+        for message in messages:
             self.readers.append(threading.current_thread().name)
-            self.event_of(letter).set()
-        self.on_letter.set()
+            self.event_of(message).set()
+        self.has_arrived.set()
 
     def tick(self):
         self.due = None
         self.readers.append(threading.current_thread().name)
-        self.on_letter.set()
+        self.has_arrived.set()
 
     def abandon(self):
         self.close()
@@ -72,24 +72,24 @@ class Mailbox:
 
 @contextmanager
 def running():
-    """Run a loop that watches a mailbox."""
-    loop, mailbox, stop = CallerLoop(), Mailbox(), runtime.Event()
+    """Run a loop that watches a fake socket."""
+    loop, inbox, stop = CallerLoop(), FakeSocket(), runtime.Event()
 
     async def main():
         loop.admit_calls()
-        loop.watch(mailbox)
+        loop.watch(inbox)
         await stop.wait()
         await loop.wait_idle()
         loop.watch(None)
 
     loop.start(main)
     try:
-        yield loop, mailbox
+        yield loop, inbox
     finally:
         if not loop.is_lost:
             loop.call_from_thread(stop.set)
         loop.join()
-        mailbox.close()
+        inbox.close()
 
 
 @contextmanager
@@ -114,45 +114,45 @@ def me():
 
 
 def test_a_call_needs_no_other_thread():
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
 
         async def ask():
-            mailbox.send("a")
-            return me(), await mailbox.wait("a")
+            inbox.send("a")
+            return me(), await inbox.wait("a")
 
         assert loop.call(ask) == (me(), me())
-        assert mailbox.readers == [me()]
+        assert inbox.readers == [me()]
 
 
 def test_one_thread_reads_the_answers_of_all():
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         with (
-            waiting_thread(loop, lambda: mailbox.wait("a"), "first"),
-            waiting_thread(loop, lambda: mailbox.wait("b"), "second") as second,
+            waiting_thread(loop, lambda: inbox.wait("a"), "first"),
+            waiting_thread(loop, lambda: inbox.wait("b"), "second") as second,
         ):
-            mailbox.send("b")
+            inbox.send("b")
             assert second.result(30) == "first_0"
-            mailbox.send("a")
-        assert mailbox.readers == ["first_0", "first_0"]
+            inbox.send("a")
+        assert inbox.readers == ["first_0", "first_0"]
 
 
 def test_a_thread_with_its_answer_lets_another_one_read():
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         with (
-            waiting_thread(loop, lambda: mailbox.wait("a"), "first") as first,
-            waiting_thread(loop, lambda: mailbox.wait("b"), "second") as second,
+            waiting_thread(loop, lambda: inbox.wait("a"), "first") as first,
+            waiting_thread(loop, lambda: inbox.wait("b"), "second") as second,
         ):
-            mailbox.send("a")
+            inbox.send("a")
             first.result(30)
-            mailbox.send("b")
+            inbox.send("b")
             assert second.result(30) == "second_0"
-        assert mailbox.readers == ["first_0", "second_0"]
+        assert inbox.readers == ["first_0", "second_0"]
 
 
 def test_a_call_of_another_thread_can_be_due_before_that_of_the_reader():
-    with running() as (loop, mailbox), waiting_thread(loop, lambda: mailbox.wait("a"), "first"):
+    with running() as (loop, inbox), waiting_thread(loop, lambda: inbox.wait("a"), "first"):
         loop.call(lambda: runtime.sleep(0.001))
-        mailbox.send("a")
+        inbox.send("a")
 
 
 def test_a_thread_can_end_the_call_of_the_reader():
@@ -166,14 +166,14 @@ def test_a_thread_can_end_the_call_of_the_reader():
             first.result(30)
 
 
-def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
-    """The leader sends what they have queued, as soon as no thread waits for an earlier answer."""
+def test_messages_of_threads_that_call_while_others_wait_are_sent_together(monkeypatch):
+    """The leader sends all queued messages when no thread waits for an earlier answer."""
 
-    async def ask(letter):
-        queue.append(letter)
+    async def ask(message):
+        queue.append(message)
         if len(queue) == 1:
             loop.gather(send)
-        await mailbox.wait(letter)
+        await inbox.wait(message)
 
     def send():
         sent.append("".join(queue))
@@ -181,76 +181,76 @@ def test_threads_that_call_while_others_wait_share_what_they_send(monkeypatch):
         reached[len(sent)].set()
 
     queue, sent, reached = [], [], [threading.Event() for _ in range(6)]
-    with running() as (loop, mailbox), ExitStack() as stack:
+    with running() as (loop, inbox), ExitStack() as stack:
 
-        def begin(letter):
-            return stack.enter_context(waiting_thread(loop, partial(ask, letter), letter))
+        def begin(message):
+            return stack.enter_context(waiting_thread(loop, partial(ask, message), message))
 
         try:
-            calls = {letter: begin(letter) for letter in "abc"}
+            calls = {message: begin(message) for message in "abc"}
             assert reached[3].wait(30)  # The leader sends, maybe after the call has begun to wait.
             assert sent == ["a", "b", "c"]  # The first thread does not expect others.
             # From here on, nothing is sent because of the time.
             monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
-            mailbox.send("b")
+            inbox.send("b")
             calls["b"].result(30)
-            calls.update({letter: begin(letter) for letter in "de"})
-            mailbox.send("a")
+            calls.update({message: begin(message) for message in "de"})
+            inbox.send("a")
             calls["a"].result(30)
             assert sent == ["a", "b", "c"]
-            mailbox.send("c")
+            inbox.send("c")
             assert reached[4].wait(30)  # The next leader sends, maybe after this call's return.
             assert sent == ["a", "b", "c", "de"]
         finally:
-            mailbox.send("abcde")  # No thread waits forever after a failed assertion.
+            inbox.send("abcde")  # No thread waits forever after a failed assertion.
 
 
-def test_what_a_thread_has_queued_is_sent_soon_while_others_wait():
+def test_messages_of_a_thread_are_sent_soon_while_others_wait():
     sent = threading.Event()
 
     async def ask():
         loop.gather(sent.set)
-        await mailbox.wait("d")
+        await inbox.wait("d")
 
-    with running() as (loop, mailbox), ExitStack() as stack:
+    with running() as (loop, inbox), ExitStack() as stack:
         first, second, third = [
-            stack.enter_context(waiting_thread(loop, partial(mailbox.wait, letter), letter))
-            for letter in "abc"
+            stack.enter_context(waiting_thread(loop, partial(inbox.wait, message), message))
+            for message in "abc"
         ]
-        mailbox.send("b")
+        inbox.send("b")
         second.result(30)
         stack.enter_context(waiting_thread(loop, ask, "d"))
         assert sent.wait(30)
         assert not first.done()
         assert not third.done()
-        mailbox.send("acd")
+        inbox.send("acd")
 
 
 def test_a_lone_thread_sends_at_once_after_others_have_waited(monkeypatch):
     async def ask():
-        loop.gather(partial(mailbox.send, "d"))
-        await mailbox.wait("d")
+        loop.gather(partial(inbox.send, "d"))
+        await inbox.wait("d")
 
     monkeypatch.setattr("ringfence.runtime.caller_loop.gathering._LONGEST", inf)
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         with ExitStack() as stack:
-            for letter in "abc":
-                stack.enter_context(waiting_thread(loop, partial(mailbox.wait, letter), letter))
-            mailbox.send("ab")
-            mailbox.send("c")
+            for message in "abc":
+                stack.enter_context(waiting_thread(loop, partial(inbox.wait, message), message))
+            inbox.send("ab")
+            inbox.send("c")
         loop.call(ask)
 
 
 def test_the_helper_reads_what_arrives_while_no_thread_waits():
-    with running() as (loop, mailbox):
-        mailbox.send("a")
-        assert mailbox.on_letter.wait(30)
-        mailbox.on_letter.clear()
+    with running() as (loop, inbox):
+        inbox.send("a")
+        assert inbox.has_arrived.wait(30)
+        inbox.has_arrived.clear()
         loop.call(lambda: runtime.sleep(0.001))
-        mailbox.send("b")
-        assert mailbox.on_letter.wait(30)
+        inbox.send("b")
+        assert inbox.has_arrived.wait(30)
 
-    assert mailbox.readers == [HELPER, HELPER]
+    assert inbox.readers == [HELPER, HELPER]
 
 
 def test_the_helper_runs_timers_while_no_thread_waits():
@@ -260,34 +260,34 @@ def test_the_helper_runs_timers_while_no_thread_waits():
         loop.call_at(runtime.current_time() + 0.001, ran.set)
 
     async def set_due():
-        mailbox.due = runtime.current_time() + 0.001
+        inbox.due = runtime.current_time() + 0.001
 
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         loop.call(plan)
         assert ran.wait(30)
         loop.call(set_due)
-        assert mailbox.on_letter.wait(30)
+        assert inbox.has_arrived.wait(30)
 
-    assert mailbox.readers == [HELPER]
+    assert inbox.readers == [HELPER]
 
 
 def test_a_future_receives_its_result_while_no_thread_waits():
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         future = Future()
-        loop.submit(lambda: mailbox.wait("a"), future)
-        mailbox.send("a")
+        loop.submit(lambda: inbox.wait("a"), future)
+        inbox.send("a")
 
         assert future.result(30) == HELPER
 
 
 def test_a_future_receives_its_result_from_the_thread_that_waits():
-    with running() as (loop, mailbox), waiting_thread(loop, lambda: mailbox.wait("a"), "first"):
+    with running() as (loop, inbox), waiting_thread(loop, lambda: inbox.wait("a"), "first"):
         future = Future()
-        loop.submit(lambda: mailbox.wait("b"), future)
-        mailbox.send("b")
+        loop.submit(lambda: inbox.wait("b"), future)
+        inbox.send("b")
 
         assert future.result(30) == "first_0"
-        mailbox.send("a")
+        inbox.send("a")
 
 
 def test_a_callback_of_a_future_may_call_the_loop():
@@ -320,10 +320,10 @@ def test_a_cancelled_future_cancels_its_call():
 
 def test_a_thread_that_runs_trio_can_call():
     async def main():
-        return loop.call(lambda: mailbox.wait("a"))
+        return loop.call(lambda: inbox.wait("a"))
 
-    with running() as (loop, mailbox):
-        mailbox.send("a")
+    with running() as (loop, inbox):
+        inbox.send("a")
         assert trio.run(main) == HELPER
 
 
@@ -403,36 +403,36 @@ def test_a_thread_that_is_interrupted_while_it_waits_cancels_its_call(alarm, lea
         with loop._lock:  # So the thread does not run the loop now.
             alarm()
 
-    with running() as (loop, mailbox), ExitStack() as stack:
+    with running() as (loop, inbox), ExitStack() as stack:
         if not leads:
-            stack.enter_context(waiting_thread(loop, lambda: mailbox.wait("a"), "first"))
+            stack.enter_context(waiting_thread(loop, lambda: inbox.wait("a"), "first"))
         interrupter = threading.Thread(target=interrupt)
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
             loop.call(wait)
         interrupter.join()
         assert ended.wait(30)
-        mailbox.send("a")
-        assert loop.call(lambda: mailbox.wait("a"))
+        inbox.send("a")
+        assert loop.call(lambda: inbox.wait("a"))
 
 
 def test_a_call_inside_the_loop_ends_the_loop_and_rejects_its_calls():
-    """A signal handler or finalizer that interrupts a thread in the loop makes such a call."""
+    """A signal handler or finalizer can make a call in the thread that runs the loop."""
 
     async def nest():
-        loop.call(lambda: mailbox.wait("a"))
+        loop.call(lambda: inbox.wait("a"))
 
-    with running() as (loop, mailbox):
+    with running() as (loop, inbox):
         future = Future()
-        loop.submit(lambda: mailbox.wait("a"), future)
-        with waiting_thread(loop, lambda: mailbox.wait("a"), "first") as first:
+        loop.submit(lambda: inbox.wait("a"), future)
+        with waiting_thread(loop, lambda: inbox.wait("a"), "first") as first:
             with pytest.raises(LoopLost):
                 loop.call(nest)
             with pytest.raises(LoopLost):
                 first.result(30)
         for use in (loop.call, lambda function: loop.submit(function, Future())):
             with pytest.raises(LoopLost):
-                use(lambda: mailbox.wait("b"))
+                use(lambda: inbox.wait("b"))
         with pytest.raises(LoopLost):
             future.result(30)
-        assert mailbox.fileno() == -1
+        assert inbox.fileno() == -1
