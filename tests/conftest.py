@@ -1,4 +1,4 @@
-"""What holds for all tests: how many examples a law is tried on, and what processes inherit."""
+"""Settings of all tests: Hypothesis profiles, environment of processes, and shared fixtures."""
 
 import gc
 import logging
@@ -8,20 +8,19 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-# Laws that say nothing of their own; `HYPOTHESIS_PROFILE=nightly pytest` tries them harder.
+# Defaults for tests without own settings. `HYPOTHESIS_PROFILE=nightly` tries more examples.
 settings.register_profile("quick", max_examples=100, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# The tests start some hundred processes: without a cache each one would compile our modules anew,
-# and every run all tests.
+# The tests start some hundred processes. Without cached bytecode, each process would compile all
+# modules again, and each run would compile all tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exempt all loaded modules and tests from garbage collection, which would search them again
-    and again."""
+    """Exempt all loaded modules and tests from garbage collection, to save time."""
     gc.disable()
     try:
         return (yield)
@@ -31,7 +30,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 class _InternalErrors(logging.Handler):
-    """Collects the internal errors that nodes and clients of this process contain."""
+    """Log handler that collects the internal errors of nodes and clients of this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class _InternalErrors(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def same_log_level() -> Iterator[None]:
-    """Undo what a framework under test, such as Litestar, does to the root logger's level."""
+    """Restore the level of the root logger, which frameworks such as Litestar change."""
     root = logging.getLogger()
     level = root.level
     yield
@@ -53,7 +52,7 @@ def same_log_level() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_internal_errors(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test in which an internal error was contained, unless it is marked to cause one."""
+    """Fail a test with an internal error, unless it has the marker `internal_errors`."""
     handler, logger = _InternalErrors(), logging.getLogger("ringfence")
     logger.addHandler(handler)
     yield

@@ -1,4 +1,4 @@
-"""Common parts of fuzz targets: a reader of choices from bytes, and the fuzzing loop."""
+"""Parts that fuzz targets share: a reader of choices from bytes, and the fuzzing loop."""
 
 import argparse
 import sys

@@ -16,7 +16,7 @@ DECIDED = decide([Status(True, None, 10, 7, 0.0, 0.0, 0.0, Source.OWNER)])
 
 
 class LateNodes:
-    """Limiter whose nodes decide nothing until a test lets them."""
+    """Limiter whose nodes decide only after a test sets `are_back`."""
 
     def __init__(self) -> None:
         self.are_back = trio.Event()
