@@ -1,7 +1,7 @@
-"""Two clients race for the last unit of a limit, again and again: exactly one may win each time.
+"""Two clients check the last unit of a limit concurrently, many times: exactly one may get it.
 
 Start the three nodes of the README, then:  python examples/race.py [ROUNDS]
-The clients know different nodes first, and each race is for a key of its own.
+The clients first connect to different nodes. Each race has its own key.
 """
 
 import secrets

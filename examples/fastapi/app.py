@@ -1,4 +1,4 @@
-"""A FastAPI service whose limits are the cluster's. See README.md."""
+"""A FastAPI service with the limits of a cluster. See README.md."""
 
 from typing import Annotated
 
@@ -15,13 +15,13 @@ limits.install(app)
 
 @app.get("/")
 async def index() -> str:
-    """Limited by the rules of the domain `web`, as everything here."""
+    """Limited by the rules of the domain `web`, as all views here."""
     return "hello"
 
 
 @app.get("/report", dependencies=[limits.depends("5/minute")])
 async def report() -> str:
-    """Limited by itself, too."""
+    """Has its own limit too."""
     return "report"
 
 
@@ -29,7 +29,7 @@ async def report() -> str:
 async def budget(
     decision: Annotated[Decision | None, limits.depends("100/hour")],
 ) -> dict[str, object]:
-    """Views may look at the decision, which is None if no limit counts the request."""
+    """Read the decision, which is None if no limit applies to the request."""
     if decision is None:
         return {}
     return {"limit": decision.limit, "remaining": decision.remaining}
@@ -40,7 +40,7 @@ _failures = limits.depends("3/minute", deduct_when=lambda response: response.sta
 
 @app.post("/login", dependencies=[_failures])
 async def login(password: str) -> str:
-    """Only failures count."""
+    """Count failed logins only."""
     if password != "open sesame":  # noqa: S105 - not a secret
         raise HTTPException(401)
     return "welcome"
@@ -48,5 +48,5 @@ async def login(password: str) -> str:
 
 @app.get("/healthz")
 async def healthz() -> str:
-    """Exempt, as health checks are."""
+    """Exempt from limits, because its path is a usual path of health checks."""
     return "ok"

@@ -1,4 +1,4 @@
-"""A Flask service whose limits are the cluster's. See README.md."""
+"""A Flask service with the limits of a cluster. See README.md."""
 
 from flask import Flask, abort, request
 
@@ -11,21 +11,21 @@ limits = RateLimits(app, domain="web", keys="client=ip")
 
 @app.get("/")
 def index() -> str:
-    """Limited by the rules of the domain `web`, as everything here."""
+    """Limited by the rules of the domain `web`, as all views here."""
     return "hello"
 
 
 @app.get("/report")
 @limits.limit("5/minute")
 def report() -> str:
-    """Limited by itself, too."""
+    """Has its own limit too."""
     return "report"
 
 
 @app.post("/login")
 @limits.limit("3/minute", deduct_when=lambda response: response.status == 401)
 def login() -> str:
-    """Only failures count."""
+    """Count failed logins only."""
     if request.args.get("password") != "open sesame":
         abort(401)
     return "welcome"
@@ -34,11 +34,11 @@ def login() -> str:
 @app.get("/static-page")
 @limits.exempt
 def static_page() -> str:
-    """Not limited at all."""
+    """Exempt from all limits."""
     return "a page"
 
 
 @app.get("/healthz")
 def healthz() -> str:
-    """Exempt, as health checks are."""
+    """Exempt from limits, because its path is a usual path of health checks."""
     return "ok"

@@ -1,4 +1,4 @@
-"""Sends mail, one address per line of standard input, within the limits of `rules.yaml`.
+"""Send mail to the addresses on standard input, within the limits of `rules.yaml`.
 
 Mail that is over the limit is not lost. Each receiving host has its own queue and task, so a host
 that waits for its limit does not delay the others. Any number of such workers share the limit.
@@ -62,5 +62,5 @@ async def work(cluster: str | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cluster", help="its address; RINGFENCE_URL when absent")
+    parser.add_argument("--cluster", help="address of the cluster; default: RINGFENCE_URL")
     trio.run(work, parser.parse_args().cluster)

@@ -1,1 +1,1 @@
-"""A Django project whose limits are the cluster's."""
+"""A Django project with the limits of a cluster."""

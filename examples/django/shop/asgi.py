@@ -1,4 +1,4 @@
-"""The project as a ASGI application."""
+"""The project as an ASGI application."""
 
 import os
 

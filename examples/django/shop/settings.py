@@ -1,4 +1,4 @@
-"""The project's settings: what is of interest stands last."""
+"""Settings of the project. Those of Ringfence are at the end."""
 
 import os
 
@@ -7,7 +7,7 @@ ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
 ROOT_URLCONF = "shop.urls"
 USE_TZ = True
 
-INSTALLED_APPS = ["ringfence.integrations.django"]  # For `manage.py check`.
+INSTALLED_APPS = ["ringfence.integrations.django"]  # Needed by `manage.py check`.
 MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "ringfence.integrations.django.RateLimitMiddleware",
