@@ -19,13 +19,15 @@ __all__ = [
     "mask_tokens",
 ]
 
-_TOKEN_OF_ADDRESS = re.compile(
+_TOKEN = re.compile(
     "(ringfence://?)(?!TOKEN@)[^\\s'\"/@]*"
-    "(?:(?=@)|[.][0-9a-f]{8,}(?=$|['\"\\s]|[.]{3})|[.][0-9a-f]{32,})",
+    "(?:(?=@)|[.][0-9a-f]{8,}(?=$|['\"\\s]|[.]{3})|[.][0-9a-f]{32,})"
+    "|(?<=[0-9a-z_-][.])[0-9a-f]{32,}",
     re.IGNORECASE,
 )
 """Pattern of the token in a cluster address, also in the beginning of a long one, and in an address
 that was taken for a path. The host of an address may have a part of 8 or more hexadecimal digits.
+The last line is the secret of a token that was taken for a file or name; a hash has no name before.
 """
 
 
@@ -48,7 +50,7 @@ class ConfigError(RingfenceError):
     """Error for an invalid setting, rule, key, address or argument; the message says how to correct
     it.
 
-    The message masks tokens, because any rejected value may be a cluster address.
+    The message masks tokens, because any rejected value may be a token or a cluster address.
     """
 
     def __init__(self, *args: object) -> None:
@@ -56,8 +58,8 @@ class ConfigError(RingfenceError):
 
 
 def mask_tokens(text: str) -> str:
-    """Mask the tokens of all cluster addresses in a text."""
-    return _TOKEN_OF_ADDRESS.sub(r"\1...", text)
+    """Mask all tokens in a text, with or without a cluster address."""
+    return _TOKEN.sub(r"\1...", text)
 
 
 def _masked(value: object) -> object:

@@ -144,9 +144,10 @@ def _interrupted() -> NoReturn:
 
 
 def _fail(error: RingfenceError) -> NoReturn:
-    click.echo(f"ringfence: {error}", err=True)
+    message = mask_tokens(str(error))
+    click.echo(f"ringfence: {message}", err=True)
     _exit_with_error(
-        exit_status(error), str(error), error.problems if isinstance(error, RuleFileError) else ()
+        exit_status(error), message, error.problems if isinstance(error, RuleFileError) else ()
     )
 
 

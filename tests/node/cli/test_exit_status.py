@@ -46,6 +46,8 @@ def _keep_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         (click.Abort(), 130, "ringfence: interrupted\n"),
         (click.UsageError("no such option"), 2, "Error: no such option"),
         (click.UsageError("got ringfence://a.00@h:1"), 2, "Error: got ringfence://...@h:1"),
+        (click.UsageError(f"no option --a.{'0f' * 32}"), 2, "Error: no option --a....\n"),
+        (PeerUnavailable(f"no node at a.{'0f' * 32}"), 3, "ringfence: no node at a....\n"),
         (ExceptionGroup("", [PeerUnavailable("gone")]), 3, "ringfence: gone\n"),
         (
             ExceptionGroup("", [ExceptionGroup("", [ValueError(), ConfigError("bad")])]),
@@ -80,6 +82,7 @@ def test_an_expected_error_ends_the_command_with_a_status_and_one_message(
     [
         (PeerUnavailable("gone"), {"error": "gone", "status": 3, "problems": []}),
         (ExceptionGroup("", [ConfigError("bad")]), {"error": "bad", "status": 2, "problems": []}),
+        (Refusal(f"a.{'0f' * 32}"), {"error": "a....", "status": 2, "problems": []}),
         (click.UsageError("no such"), {"error": "no such", "status": 2, "problems": []}),
         (
             click.UsageError("got 'ringfence://app.00@h'"),

@@ -131,6 +131,16 @@ def test_the_form_of_an_address_in_a_message_is_not_masked():
     assert str(errors.ConfigError(form)) == form
 
 
+def test_a_token_that_was_taken_for_a_file_or_name_is_masked_but_a_hash_is_not():
+    secret = "00112233445566778899AABBCCDDEEFF" * 2
+
+    for before, after in (("", " is no file"), ("keys/", ":check"), ("--", "'.")):
+        error = errors.ConfigError(f"{before}batch-1.{secret}{after}")
+        assert str(error) == f"{before}batch-1....{after}"
+    for text in (f"fingerprint {secret}", f"sha256:{secret}", f"it ends. {secret}"):
+        assert str(errors.ConfigError(text)) == text
+
+
 def test_an_address_that_was_taken_for_a_path_is_masked_in_errors_of_files():
     address = "ringfence://app.00112233445566778899aabbccddeeff@127.0.0.1:7101?ca=ca.pem"
 
