@@ -35,9 +35,10 @@ class Permissions:
         """Return whether the caller has this scope; refuse the request otherwise."""
         if scope in self._scopes:
             return True
+        scopes = ",".join(each for each in Scope if each is scope or each in self._scopes)
         reason = (
             f"the token {self._name!r} lacks the scope {scope.value!r}; use a token that has it, "
-            f"or add one with `ringfence keys add-token DIR NAME:{scope.value}`"
+            f"or add one with `ringfence keys add-token DIR NAME:{scopes}`"
         )
         self._refuse(seq, reason)
         return False

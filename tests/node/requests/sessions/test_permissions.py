@@ -56,7 +56,9 @@ async def test_each_scope_allows_only_its_own_requests(autojump_clock: object) -
         reset = await app.say(check(2, op=Op.RESET, cost=0))
         stats = await app.say(AskStats(3))
 
-        assert "scope 'reset'" in reason_of(reset, ErrorCode.NOT_PERMITTED)
+        refusal = reason_of(reset, ErrorCode.NOT_PERMITTED)
+        assert "scope 'reset'" in refusal
+        assert refusal.endswith("`ringfence keys add-token DIR NAME:check,reset`")
         assert "scope 'observe'" in reason_of(stats, ErrorCode.NOT_PERMITTED)
         assert not app.closed
         assert world.count("refused_not_permitted") == 2
