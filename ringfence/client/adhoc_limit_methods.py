@@ -143,7 +143,10 @@ class AdhocLimitMethods:
         timeout: float | None = None,  # noqa: ASYNC109
         raise_on_denied: bool = True,
     ) -> AsyncIterator[Decision]:
-        """Hold a slot of an ad-hoc limit, as in `hold_limit("4 concurrent", "user:42")`."""
+        """Hold a slot of an ad-hoc limit, as in `hold_limit("4 concurrent", "user:42")`.
+
+        When no node decides and `on_failure` allows the request, the block runs without a slot.
+        """
         self._slots.require_slots(self._adhoc.target(limit, key))
         taking = self.acquire_limit(limit, *key, cost=cost, max_wait=max_wait, timeout=timeout)
         async with self._slots.hold(taking, raise_on_denied=raise_on_denied) as decision:

@@ -345,7 +345,8 @@ class Limiter(AdhocLimitMethods):
         The slot is renewed while the block runs, and released when it ends, fails or is cancelled.
         Raises `SlotUnavailable` when no slot was free in time; with `raise_on_denied=False` the
         block runs with a denied decision instead. Raises `ConfigError`, and spends nothing, where
-        no rule with `algorithm: concurrency` applies.
+        no rule with `algorithm: concurrency` applies. When no node decides and `on_failure` allows
+        the request, the block runs without a slot: `slots` of the decision is None.
         """
         self._slots.require_slots(self._target(domain, descriptors))
         taking = self.acquire(domain, descriptors, cost, max_wait=max_wait, timeout=timeout)
