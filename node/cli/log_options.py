@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from node.cli.common import EXIT_WRONG_INPUT, as_json, rule_place
-from node.replay.logs import LogReader
+from node.replay.logs import Defect, LogReader
 from node.replay.tally import DOMAIN, Shape
 from ringfence.limiter import Algorithm
 from ringfence.rules import RuleSet, format_limit
@@ -64,13 +64,9 @@ def show_problems(reader: LogReader, screen: "Console", *, json_: bool) -> None:
 
 
 def require_complete(reader: LogReader) -> None:
-    """Exit for invalid input, after the result, if the end of the log is missing."""
-    if reader.is_truncated:
-        click.echo(
-            "the log is not complete: its gzip data breaks off or is damaged; the result is that "
-            "of the lines before",
-            err=True,
-        )
+    """Exit for invalid input, after the result, if the log is incomplete or damaged."""
+    if reader.defect is not None:
+        click.echo(reader.defect, err=True)
         raise SystemExit(EXIT_WRONG_INPUT)
 
 
@@ -79,5 +75,6 @@ def log_figures(reader: LogReader) -> dict[str, object]:
     return {
         "lines": reader.lines,
         "malformed": reader.malformed,
-        "truncated": reader.is_truncated,
+        "truncated": reader.defect is not None,
+        "damaged": reader.defect is Defect.DAMAGED,
     }

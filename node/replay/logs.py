@@ -11,6 +11,7 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from enum import StrEnum
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +22,7 @@ from msgspec import Struct
 from node.replay.log_formats import AccessFormat, Entry, Format, TabbedFormat
 from ringfence.errors import ConfigError
 
-__all__ = ["LogReader", "Problem", "read_log", "sorted_by_time"]
+__all__ = ["Defect", "LogReader", "Problem", "read_log", "sorted_by_time"]
 
 MAX_LINE = 65_536
 """Maximum bytes of a line; longer lines are skipped without being held in memory."""
@@ -50,12 +51,27 @@ class Problem(Struct, frozen=True):
     why: str
 
 
+class Defect(StrEnum):
+    """Reason why the end of a gzip log could not be read, with its effect on the result."""
+
+    BREAKS_OFF = (
+        "the log is not complete: its gzip data breaks off; the result is that of the lines before"
+    )
+    OTHER_BYTES = (
+        "the log has other bytes after its gzip data; the result is that of the lines before"
+    )
+    DAMAGED = (
+        "the log is damaged: its gzip data is invalid or has another checksum; lines anywhere may "
+        "be wrong, so do not use the result; give an intact copy"
+    )
+
+
 class _Unreadable(Struct, frozen=True):
     """Placeholder for a line that could not be read."""
 
     why: str
-    is_last: bool = False
-    """Whether the rest of the log cannot be read either."""
+    defect: Defect | None = None
+    """Why the rest of the log cannot be read either."""
 
 
 _TOO_LONG = _Unreadable(f"longer than {MAX_LINE} bytes")
@@ -75,7 +91,7 @@ class LogReader(Iterator[Entry]):
         self._blocks = _blocks_of(source, name)
         self._line = 0
         self._malformed = 0
-        self._is_truncated = False
+        self._defect: Defect | None = None
         self._problems: list[Problem] = []
         head, self._format = self._detect()
         self._rest = chain([head], self._blocks)
@@ -122,9 +138,9 @@ class LogReader(Iterator[Entry]):
         return self._malformed
 
     @property
-    def is_truncated(self) -> bool:
-        """Whether lines are missing at the end, because the gzip data breaks off or is damaged."""
-        return self._is_truncated
+    def defect(self) -> Defect | None:
+        """Why the end of a gzip log could not be read; None if it was."""
+        return self._defect
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -173,7 +189,7 @@ class LogReader(Iterator[Entry]):
                 entries.append(entry)
             else:
                 self._malformed += 1
-                self._is_truncated |= isinstance(line, _Unreadable) and line.is_last
+                self._defect = line.defect if isinstance(line, _Unreadable) else None
                 if len(self._problems) < MAX_PROBLEMS:
                     self._problems.append(Problem(at, entry))
         self._line += len(lines)
@@ -184,8 +200,8 @@ def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> 
     """Open an uncompressed or gzip log and detect its format; the path `-` means standard input.
 
     Only a part of the log is in memory at a time. A truncated or damaged stream yields the entries
-    before the damage. Raises `ConfigError` when the file cannot be opened, is empty, or has an
-    unknown format.
+    up to its end or to the discovery of the damage. Raises `ConfigError` when the file cannot be
+    opened, is empty, or has an unknown format.
     """
     if str(path) == "-":
         source = _open(_STDIN, "standard input") if standard_input is None else standard_input
@@ -274,12 +290,8 @@ def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
     while True:
         try:
             raw = read(MAX_LINE)
-        except EOFError:
-            yield [_Unreadable("the gzip data breaks off here", is_last=True)]
-            return
-        except (gzip.BadGzipFile, zlib.error) as error:
-            why = f"the gzip data is damaged from here on: {error}"
-            yield [_Unreadable(why, is_last=True)]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            yield [_defective(error)]
             return
         except OSError as error:
             raise ConfigError(f"the log cannot be read any further: {error.strerror}") from error
@@ -306,6 +318,14 @@ def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
             found.append(_TOO_LONG)
             rest, is_cut = b"", True
         yield found
+
+
+def _defective(error: Exception) -> _Unreadable:
+    if isinstance(error, EOFError):
+        return _Unreadable("the gzip data breaks off here", Defect.BREAKS_OFF)
+    if str(error).startswith("Not a gzipped file"):  # Another gzip stream would be valid here.
+        return _Unreadable("other bytes follow the gzip data", Defect.OTHER_BYTES)
+    return _Unreadable(f"the gzip data is damaged: {error}", Defect.DAMAGED)
 
 
 def _split(data: bytes) -> list[str]:

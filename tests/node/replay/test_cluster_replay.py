@@ -28,6 +28,7 @@ def test_a_cluster_decides_by_its_own_rules_by_default(
         "lines": 40,
         "malformed": 0,
         "truncated": False,
+        "damaged": False,
         "checks": 40,
         "allowed": 10,
         "denied": 30,

@@ -18,6 +18,7 @@ from node.replay.logs import (
     MAX_HEAD,
     MAX_LINE,
     MAX_PROBLEMS,
+    Defect,
     LogReader,
     Problem,
     _decoded,
@@ -258,7 +259,7 @@ def test_malformed_lines_are_counted_and_the_first_ones_are_reported() -> None:
     log = read_lines(COMMON, *[b"nonsense"] * 20, COMMON)
 
     assert len(list(log)) == 2
-    assert (log.lines, log.malformed, log.is_truncated) == (22, 20, False)
+    assert (log.lines, log.malformed, log.defect) == (22, 20, None)
     assert len(log.problems) == MAX_PROBLEMS
     assert log.problems[0].line == 2
 
@@ -349,7 +350,7 @@ def test_a_truncated_gzip_is_read_up_to_its_end_which_counts_as_malformed() -> N
 
     assert 1000 < len(entries) < 5000
     assert [entry.time_ns // NS for entry in entries] == list(range(len(entries)))
-    assert (log.malformed, log.is_truncated) == (1, True)
+    assert (log.malformed, log.defect) == (1, Defect.BREAKS_OFF)
     assert log.problems == (Problem(len(entries) + 1, "the gzip data breaks off here"),)
 
 
@@ -359,8 +360,30 @@ def test_a_damaged_gzip_is_read_up_to_the_damage() -> None:
     log = read_bytes(whole)
 
     assert list(log) == [PARSED]
-    assert (log.malformed, log.is_truncated) == (1, True)
-    assert log.problems[0].why.startswith("the gzip data is damaged from here on")
+    assert (log.malformed, log.defect) == (1, Defect.DAMAGED)
+    assert log.problems[0].why.startswith("the gzip data is damaged: ")
+
+
+def test_a_gzip_with_a_changed_byte_yields_wrong_lines_until_its_checksum_shows_the_damage() -> (
+    None
+):
+    lines = [b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000)]
+    damaged = bytearray(gzip.compress(b"".join(lines), mtime=0))
+    damaged[len(damaged) // 2] ^= 1
+
+    log = read_bytes(bytes(damaged))
+    entries = list(log)
+
+    assert [entry.time_ns // NS for entry in entries] != list(range(len(entries)))
+    assert log.defect is Defect.DAMAGED
+
+
+def test_other_bytes_after_a_gzip_are_no_damage_of_the_lines_before() -> None:
+    log = read_bytes(gzip.compress(TABBED + b"\n", mtime=0) + b"other bytes")
+
+    assert list(log) == [PARSED]
+    assert log.defect is Defect.OTHER_BYTES
+    assert log.problems == (Problem(2, "other bytes follow the gzip data"),)
 
 
 @pytest.mark.parametrize(

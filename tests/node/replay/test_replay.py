@@ -279,6 +279,7 @@ def test_the_last_line_of_json_has_every_count(run: Run, rules: Path) -> None:
         "lines": 10_000,
         "malformed": 0,
         "truncated": False,
+        "damaged": False,
         "checks": 10_000,
         "allowed": 10_000 - denied,
         "denied": denied,
@@ -377,12 +378,17 @@ def test_a_truncated_gzip_log_is_reported_after_the_result_and_by_the_exit_statu
 ) -> None:
     log = tmp_path / "trace.tsv.gz"
     lines = b"".join(b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000))
-    log.write_bytes(gzip.compress(b"\n" + b"nonsense\n" * 9 + lines)[:-100])
-    for words in (("replay", "--local"), ("simulate", "what-if", "--log")):
-        result = run(*words, log, "--rules", rules, "--json")
+    whole = gzip.compress(b"\n" + b"nonsense\n" * 9 + lines)
+    breaks_off = whole[:-100], False, "the log is not complete: its gzip data breaks off"
+    damaged = whole[:-8] + bytes(8), True, "the log is damaged"
+    for content, is_damaged, error in (breaks_off, damaged):
+        log.write_bytes(content)
+        for words in (("replay", "--local"), ("simulate", "what-if", "--log")):
+            result = run(*words, log, "--rules", rules, "--json")
 
-        assert (result.status, result.last["truncated"]) == (2, True)
-        assert result.err.startswith("the log is not complete: its gzip data breaks off")
+            assert (result.status, result.last["truncated"]) == (2, True)
+            assert result.last["damaged"] is is_damaged
+            assert result.err.startswith(error)
 
 
 def test_the_text_output_has_the_counts_and_the_most_throttled_clients(
