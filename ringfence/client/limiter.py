@@ -360,7 +360,7 @@ class Limiter(AdhocLimitMethods):
         the decision is dropped without `release`, its slots are free after that period.
         """
         self._require_open(None)
-        self._slots.keep(decision)
+        self._slots.keep(_required(decision))
 
     async def release(
         self,
@@ -407,9 +407,11 @@ class Limiter(AdhocLimitMethods):
 
 
 def _slots_of(decision: Decision | Batch) -> Batch | None:
+    return decision if isinstance(decision, Batch) else _required(decision).slots
+
+
+def _required(decision: object) -> Decision:
     if isinstance(decision, Decision):
-        return decision.slots
-    if isinstance(decision, Batch):
         return decision
     raise ConfigError(
         f"decision must be what check or acquire returned, got {decision!r}; keep it until release"

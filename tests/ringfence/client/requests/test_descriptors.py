@@ -89,10 +89,12 @@ async def test_max_wait_is_a_number_of_seconds(max_wait):
             await limiter.acquire("d", {"user": "a"}, max_wait=max_wait)
 
 
-async def test_only_a_decision_can_be_released():
+async def test_only_a_decision_can_be_released_or_kept():
     async with limiter_of(described("user", 5)) as limiter:
         with pytest.raises(ConfigError, match="got None"):
             await limiter.release(None)
+        with pytest.raises(ConfigError, match="got None"):
+            limiter.keep(None)
 
 
 @pytest.mark.parametrize("limit", [5, None, []])
