@@ -28,7 +28,7 @@ from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import AccessDenied, RingfenceError
 from ringfence.limiter import Code
 from ringfence.peering.clock import Clock
-from ringfence.peering.link import Link
+from ringfence.peering.link import Link, PeerLeaving
 from ringfence.peering.routing import Router, Routes
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
@@ -278,6 +278,8 @@ class Cluster:
         address = f"{link.address[0]}:{link.address[1]}"
         if reachable:
             logger.info("%s at %s is reachable", node, address)
+        elif isinstance(link.refusal, PeerLeaving):
+            logger.info("%s at %s is leaving", node, address)
         else:
             reason = link.refusal or "it does not answer"
             logger.warning("Ringfence: %s at %s is lost: %s", node, address, reason)

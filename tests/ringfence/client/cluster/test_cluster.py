@@ -314,8 +314,9 @@ async def test_when_all_known_members_are_lost_the_seeds_name_others(autojump_cl
         assert fake.requests()["e"] == 1
 
 
-async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
+async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock, caplog):
     async with fake_cluster() as fake:
+        caplog.set_level("INFO", "ringfence")
         limiter = Limiter(await fake.joined())
         node = fake.nodes["a"]
         node.refusal = Refused(0, ErrorCode.DRAINING, "leaving")
@@ -327,6 +328,8 @@ async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
 
         assert await sources(limiter) == {Source.OWNER, Source.STANDBY}
         assert trio.current_time() - started < 0.1
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert logged[-1] == ("INFO", "node a at a:7101 is leaving")
 
 
 async def test_a_member_without_support_for_reports_receives_only_one(autojump_clock):
