@@ -235,7 +235,7 @@ class Node:
         elif (refusal := self.links.refusal) is not None:
             raise ConfigError(f"node {self.name!r} cannot join: {refusal}{self._advice(refusal)}")
         else:
-            logger.warning("no member answered; node %s begins alone", self.name)
+            logger.warning("no member of a ring answered; node %s begins alone", self.name)
 
     def _advice(self, refusal: RingfenceError) -> str:
         """Describe what to change when all nodes that answer reject this node, or this node

@@ -68,4 +68,5 @@ class LinkEvents:
             logger.log(level, "%s at %s is leaving", peer, where)
             return
         reason = str(link.refusal or "it does not answer").removeprefix(f"{where}: ")
-        logger.log(level, "%s at %s is lost: %s", peer, where, reason)
+        event = "is lost" if link.name else "cannot be reached"
+        logger.log(level, "%s at %s %s: %s", peer, where, event, reason)

@@ -14,7 +14,7 @@ from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.rules import RuleSet
 from ringfence.wire import Source
-from tests.node.cluster import NAMES, RULES, HandClock, of, owned, world
+from tests.node.cluster import NAMES, RULES, HandClock, empty_world, of, owned, world
 
 
 async def test_all_nodes_share_one_limit(autojump_clock: MockClock) -> None:
@@ -49,6 +49,23 @@ async def test_a_client_sends_checks_directly_to_their_owner(autojump_clock: Moc
         assert w.total("forwarded") == 0
         assert w.total("checks") == 50
         assert all(w.count(name, "checks") > 5 for name in NAMES)
+
+
+async def test_the_first_of_two_nodes_that_start_together_logs_that_it_found_no_ring(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ringfence.node")
+    async with empty_world() as w:
+        w.nursery.start_soon(partial(w.start, "a", seeds=["b"]))
+        await trio.sleep(1)
+        w.nursery.start_soon(partial(w.start, "b", seeds=["a"]))
+        await trio.sleep(3)
+        await w.settle()
+
+    logged = [record.getMessage() for record in caplog.records]
+    assert "peer a at a:7101 is within reach" in logged
+    [alone] = [line for line in logged if "begins alone" in line]
+    assert alone.startswith("no member of a ring answered; ")
 
 
 async def test_a_client_is_rejected_until_the_node_runs_and_then_served(

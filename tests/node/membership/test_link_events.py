@@ -114,10 +114,12 @@ def test_a_reason_does_not_repeat_the_address(caplog: pytest.LogCaptureFixture) 
     assert text == "peer b at 10.0.0.2:7101 is lost: it sent no welcome"
 
 
-def test_a_lost_address_without_a_member_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_address_that_never_answered_is_not_lost_and_only_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     events = Events(caplog)
 
     _, text = events.report(FakeLink("", AccessDenied("wrong key")), reachable=False)
 
-    assert text == "peer at 10.0.0.2:7101 is lost: wrong key"
+    assert text == "peer at 10.0.0.2:7101 cannot be reached: wrong key"
     assert events.unreachable == []

@@ -90,7 +90,7 @@ async def test_the_key_of_one_node_does_not_authenticate_another_node(tmp_path: 
         async with impostor(keys, "c", holds="b", seed=a.port) as port:
             await wait_logged(
                 a,
-                f"peer at 127.0.0.1:{port} is lost: the certificate of 127.0.0.1:{port} "
+                f"peer at 127.0.0.1:{port} cannot be reached: the certificate of 127.0.0.1:{port} "
                 "does not name 'c.node.ringfence.internal', but",
             )
         assert "peer c at" not in a.log
