@@ -92,7 +92,7 @@ def new(
         click.echo(f"wrote {path}")
     click.echo(f'nodes: set keys = "{directory}"')
     first = next(path for path in written if path.suffix == ".token")
-    click.echo(f"clients: ringfence://$(cat {first})@HOST:PORT?ca={key_dir.ca}")
+    click.echo(f'clients: "ringfence://HOST:PORT?ca={key_dir.ca}&token_file={first}"')
 
 
 @keys.command()

@@ -118,8 +118,8 @@ def test_all_written_files_and_the_next_steps_are_printed(run: Run, tmp_path: Pa
 
     assert sorted(wrote) == sorted(f"wrote {path}" for path in directory.iterdir())
     assert nodes == f'nodes: set keys = "{directory}"'
-    secret = f"$(cat {directory}/app.token)"
-    assert clients == f"clients: ringfence://{secret}@HOST:PORT?ca={directory}/ca.pem"
+    address = f"ringfence://HOST:PORT?ca={directory}/ca.pem&token_file={directory}/app.token"
+    assert clients == f'clients: "{address}"'
 
 
 def test_a_key_directory_must_not_be_a_file(run: Run, tmp_path: Path) -> None:
