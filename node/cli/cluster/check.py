@@ -258,7 +258,7 @@ _DONE = {"charge": "charged", "refund": "refunded", "reset": "reset"}
 def _show(answer: _Answer, output: Output, json_: bool, cost: int, done: str) -> None:
     decision = answer.decision
     if json_:
-        output.json(decision_row(decision) | {"node": answer.node})
+        output.json(decision_row(decision) | {"node": answer.node, "hint": answer.hint or None})
     elif done and decision.rule is not None:
         if done == _DONE["charge"] and not decision.allowed:
             output.line(f"charged beyond the limit: {room_left(decision)}; {_debt(decision)}")

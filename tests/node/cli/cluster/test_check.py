@@ -66,6 +66,7 @@ def test_json_output_has_all_fields_of_the_decision(
         "over_shadow": False,
         "rule": "api > client",
         "node": row["node"],
+        "hint": None,
     }
     assert row["node"] in ("a", "b")
 
@@ -203,6 +204,8 @@ def test_a_request_that_matches_no_rule_is_allowed_and_reported(
         "allowed: no rule applies to this request; rules of 'api' have the keys client, "
         "client > path, watched, small, large, closed, free\n",
     )
+    row = run("check", "api", "colour=red", "--json", "--cluster", cluster.url).row
+    assert row["hint"].startswith("rules of 'api' have the keys client, ")
 
 
 def test_a_strict_check_fails_only_when_no_rule_applies(run: Run, cluster: DemoCluster) -> None:
