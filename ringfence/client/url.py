@@ -110,6 +110,8 @@ def _parsed(text: str) -> ClusterUrl:
     userinfo, _, hosts = place.rpartition("@")
     if not hosts:
         raise ConfigError(f"cluster address must name a host, got {text!r}; write {_SHAPE}")
+    if "," in userinfo:
+        raise ConfigError(f"cluster address: one token must be before all hosts; write {_SHAPE}")
     options = _options(query)
     return ClusterUrl(
         tuple(_seed(host) for host in hosts.split(",")),

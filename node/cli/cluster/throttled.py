@@ -305,6 +305,10 @@ def _check_url(url: str) -> None:
             "the address of an admin port must be a URL such as http://127.0.0.1:7190, "
             f"got {masked(url)!r}"
         )
+    if "@" in url.split("/")[2]:
+        raise ConfigError(
+            f"the URL of an admin port must have no token, got {masked(url)!r}; use --token-file"
+        )
 
 
 def _ask_or_error(

@@ -88,6 +88,8 @@ def test_a_single_address_is_host_and_port(text, address):
         ("ringfence://", "must name a host"),
         (f"ringfence://{TOKEN}@", "must name a host"),
         ("ringfence://a:1,,b:2", "must name a host"),
+        (f"ringfence://a:1,{TOKEN}@b:2", "one token must be before all hosts; write ringfence://T"),
+        (f"ringfence://{TOKEN}@a,{TOKEN}@b", "one token must be before all hosts"),
         ("ringfence://:7101", "must name a host"),
         ("ringfence://a/b", "must have no path"),
         ("ringfence://a:port", "port must be a number from 0 to 65535, got 'port'"),

@@ -289,6 +289,12 @@ def test_an_invalid_url_is_reported(url: str) -> None:
     assert url in error_of(url)
 
 
+def test_a_token_in_the_url_is_reported_without_its_secret() -> None:
+    message = error_of(f"http://op.{'0f' * 32}@127.0.0.1:9")
+
+    assert "must have no token, got 'http://...@127.0.0.1:9'; use --token-file" in message
+
+
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
 
