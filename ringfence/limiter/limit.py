@@ -49,7 +49,7 @@ class Calendar(StrEnum):
 
 
 _REFUND_ALLOWANCE_NS = 50_000_000
-"""Longest allowance for a refund that takes longer to its owner than its check took."""
+"""Allowance for a refund that takes longer to its owner than its check took."""
 _EXAMPLES = {"period": "seconds, such as 60", "soft": "a share, such as 0.1 for 10 %"}
 _Name = TypeVar("_Name", Algorithm, Calendar)
 
@@ -161,11 +161,13 @@ class Limit:
         """Return the age of a refund whose units were spent `age_ns` before it is sent; both in ns.
 
         A log removes only hits that are not older than the refund says. So its refunds get an
-        allowance, because a refund may take longer to its owner than its check took.
+        allowance, because a refund may take longer to its owner than its check took. Age 0 stands
+        for an unknown time.
         """
-        if self.algorithm is not Algorithm.SLIDING_WINDOW_LOG or age_ns >= self.period_ns:
+        is_log = self.algorithm is Algorithm.SLIDING_WINDOW_LOG
+        if not is_log or not 0 < age_ns < self.period_ns:
             return age_ns
-        return min(age_ns + min(age_ns, _REFUND_ALLOWANCE_NS), self.period_ns - 1)
+        return min(age_ns + _REFUND_ALLOWANCE_NS, self.period_ns - 1)
 
     def _validate(self) -> None:
         self._check_amounts()

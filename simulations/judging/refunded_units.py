@@ -102,7 +102,7 @@ def _stated_age(view: CounterView, answer: Answered) -> float:
     age, period = answer.refund_age, view.limit.period_ns / 1e9
     if view.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or age >= period:
         return age
-    return min(age + min(age, _REFUND_ALLOWANCE_S), period - 1e-9)
+    return min(age + _REFUND_ALLOWANCE_S, period - 1e-9)
 
 
 def _recorded_ages(view: CounterView, answer: Answered, *, is_alone: bool) -> tuple[float, float]:
