@@ -35,7 +35,7 @@ def raise_(error: Exception) -> None:
 
 
 CONTAINMENT = Containment(logger, lambda: 0.0, raise_)
-"""For parts without a node: no internal error is contained."""
+"""Containment for parts without a node: it raises each internal error again."""
 NAMES = ("a", "b", "c")
 OPEN = Access(cluster="ringfence", is_open=True)
 """Access of all callers, without keys."""
@@ -56,7 +56,7 @@ descriptors:
 
 
 class HandClock:
-    """The time that nodes count by: it stands until it is set, first amid a minute."""
+    """Wall clock of all nodes, which only tests change. It starts in the middle of a minute."""
 
     def __init__(self) -> None:
         self.time = 30 * 10**9
@@ -77,7 +77,7 @@ def ring_of(names: Sequence[str]) -> Ring:
 def owned(
     rules: RuleSet, key: str, owner: str, number: int = 0, names: Sequence[str] = NAMES
 ) -> dict[str, str]:
-    """A descriptor whose counter `owner` decides for, of all three nodes or of `names`."""
+    """Return a descriptor whose counter has this owner, in the ring of the members `names`."""
     found = (
         {key: f"{owner}{i}"}
         for i in range(200)
@@ -99,7 +99,7 @@ class World:
     clock: HandClock
     rules: RuleSet
     nodes: dict[str, Node] = field(default_factory=dict)
-    lives: dict[str, trio.CancelScope] = field(default_factory=dict)
+    scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
     bugs: list[Exception] = field(default_factory=list)
     access: Access = OPEN
     clients: int = 0
@@ -116,18 +116,18 @@ class World:
         seeds: Sequence[str] | None = None,
         host: str = "",
     ) -> Node:
-        """Start a node that joins those that run, `pause` seconds after it can be reached.
+        """Start a node that joins the running nodes, `pause` seconds after its port is open.
 
-        With `seeds` it knows only these members; without any, it starts alone. The `host` is its
-        name if it is not given.
+        The default of `seeds` is the names of all running nodes. Without seeds, the node starts
+        alone. The default of `host` is the name of the node.
         """
         node = self._new_node(name, rules=rules, datacenter=datacenter, zone=zone, host=host)
         others = [address_of(other) for other in (self.nodes if seeds is None else seeds)]
         await self._run_node(node, others, pause=pause)
         return node
 
-    async def found(self, names: Sequence[str]) -> None:
-        """Start nodes that know each other and have their shards, without joining one by one."""
+    async def start_together(self, names: Sequence[str]) -> None:
+        """Start nodes that know each other and have their shards from the start, without joins."""
         nodes = [self._new_node(name, is_founder=True) for name in names]
         records = [node.membership.me for node in nodes]
         for node in nodes:
@@ -145,7 +145,7 @@ class World:
         is_founder: bool = False,
     ) -> Node:
         if name in self.started:
-            self.clock.time += 1_000_000  # No two lives of a node begin in one millisecond.
+            self.clock.time += 1_000_000  # A restarted node needs another generation.
         self.started.add(name)
         return Node(
             NodeSettings(
@@ -181,7 +181,7 @@ class World:
         async def resolve() -> Sequence[Address]:
             return others
 
-        async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        async def run_all(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
             async with trio.open_nursery() as nursery:
                 await nursery.start(transport.run)
                 if pause:
@@ -191,10 +191,10 @@ class World:
                 task_status.started(nursery.cancel_scope)
 
         self.nodes[name] = node
-        self.lives[name] = await self.nursery.start(live)
+        self.scopes[name] = await self.nursery.start(run_all)
 
     async def settle(self) -> None:
-        """Wait until all that run see the same members and have the shards that are theirs."""
+        """Wait until all running nodes see the same members and hold the shards that they own."""
         with trio.fail_after(30):
             while not all(self._is_settled(node) for node in self.nodes.values()):  # noqa: ASYNC110
                 await trio.sleep(0.1)
@@ -206,16 +206,16 @@ class World:
         return alive == set(self.nodes) and counters["held_shards"] == counters["owned_shards"]
 
     async def crash(self, name: str) -> None:
-        """End a node as a power failure would."""
+        """End a node immediately, as a power failure would."""
         self.network.crash(address_of(name))
-        self.lives.pop(name).cancel()
+        self.scopes.pop(name).cancel()
         self.nodes.pop(name)
         await trio.lowlevel.checkpoint()
 
     async def stop(self, name: str) -> None:
-        """Have a node hand over and leave, then end it."""
+        """Make a node transfer its shards and leave, then end it."""
         await self.nodes.pop(name).leave()
-        self.lives.pop(name).cancel()
+        self.scopes.pop(name).cancel()
         await trio.sleep(0.01)  # until its address is free
 
     @asynccontextmanager
@@ -231,7 +231,7 @@ class World:
         denials: int = 1000,
         leases: bool = True,
     ) -> AsyncIterator[Limiter]:
-        """An embedded client that has joined; with `only` it asks its seed for everything."""
+        """Run an embedded client that has joined; with `only`, it sends all checks to its seed."""
         self.clients += 1
         number = self.clients
         transport = self.network.transport((f"client{number}", 1), on_bug=self.bugs.append)
@@ -270,14 +270,14 @@ class World:
 async def world(
     *names: str, rules: str = RULES, at: int = 30 * 10**9, joins: bool = False
 ) -> AsyncIterator[World]:
-    """Nodes that all know each other and have their shards.
+    """Run nodes that know each other and have their shards.
 
-    With `joins` each node joins the nodes before it: then links exist, and members were probed.
+    With `joins`, each node joins the earlier nodes, so that links exist and members were probed.
     """
     async with empty_world(rules=rules, at=at) as made:
         names = names or NAMES
         if not joins and len(names) > 1:
-            await made.found(names)
+            await made.start_together(names)
         for name in [name for name in names if name not in made.nodes]:
             await made.start(name)
         await made.settle()
@@ -286,7 +286,7 @@ async def world(
 
 @asynccontextmanager
 async def empty_world(*, rules: str = RULES, at: int = 30 * 10**9) -> AsyncIterator[World]:
-    """A network without nodes; it ends all nodes that the test starts."""
+    """Run a network without nodes; at its end, it ends all nodes that the test has started."""
     async with trio.open_nursery() as nursery:
         made = World(nursery, MemoryNetwork(Random(1)), HandClock(), load_text(rules).rules)
         made.clock.time = at
@@ -315,8 +315,7 @@ async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> in
 def key_owned_by(
     owner: str, limit: Limit, names: Sequence[str] = ("a", "b"), number: int = 0
 ) -> str:
-    """Return a key that the ring of `names` assigns to `owner`; each `number` has a different
-    key."""
+    """Return a key that the ring of `names` assigns to `owner`; `number` selects one of them."""
     rule = adhoc_rule(limit)
     ring = ring_of(names)
     keys = (str(i) for i in range(1000))

@@ -127,7 +127,7 @@ async def test_connections_of_one_address_do_not_delay_another() -> None:
     async with port(AdminLimits(connections_per_second=10.0)) as opened:
         number = int(opened.url.rpartition(":")[2])
         with ExitStack() as stack, trio.fail_after(30):
-            crowd = [
+            others = [
                 stack.enter_context(open_with_request(number, "127.0.0.2")) for _ in range(100)
             ]
             probe = stack.enter_context(open_with_request(number, "127.0.0.1"))
@@ -136,7 +136,7 @@ async def test_connections_of_one_address_do_not_delay_another() -> None:
 
             assert is_answered(probe)
             # In the order of arrival, the port would have answered all of them first.
-            assert sum(map(is_answered, crowd)) < 50
+            assert sum(map(is_answered, others)) < 50
 
 
 async def test_a_reset_before_accept_is_no_internal_error() -> None:

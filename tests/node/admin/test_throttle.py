@@ -105,7 +105,7 @@ def test_only_items_that_put_returns_are_lost(steps: list[str | None], most: int
         assert len(queue) == len(queued) <= most
 
 
-def test_rates_of_addresses_that_send_no_more_are_forgotten() -> None:
+def test_rates_of_addresses_that_no_longer_send_are_forgotten() -> None:
     queue: FairQueue[int] = FairQueue(2, 1.0, 1)
     for number in range(20):
         queue.put(str(number), number)

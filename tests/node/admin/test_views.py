@@ -48,7 +48,7 @@ def test_a_descriptor_without_a_counter_is_refused_with_the_reason(
     assert detail in caught.value.remedy
 
 
-def test_of_the_known_domains_an_error_names_twenty() -> None:
+def test_an_error_names_twenty_of_the_known_domains() -> None:
     texts = [RULES.replace("api", f"d{number:02}") for number in range(21)]
     rules = RuleSet.of(*[rule for text in texts for rule in rules_of(text).rules()])
 

@@ -165,7 +165,7 @@ def test_an_invalid_token_file_is_rejected_with_its_file_name(tmp_path: Path, to
 
 
 def test_a_key_folder_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
-    """As a folder inside another one that the user of the node cannot enter."""
+    """The same error occurs for a folder inside a folder that the user of the node cannot enter."""
     with pytest.raises(ConfigError, match=r"/x{300}: cannot be read \(File name too long\); make"):
         load_access(KeyDir(tmp_path / ("x" * 300)))
 

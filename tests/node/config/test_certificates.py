@@ -100,7 +100,7 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"must be signed by the authority in .*ca\.pem"):
         load_node_tls(keys, "a", NOW)
-    keys.ca.write_bytes(both)  # As while the authority is rotated.
+    keys.ca.write_bytes(both)  # The file has both during a rotation.
     load_node_tls(keys, "a", NOW)
 
 
@@ -112,7 +112,7 @@ def test_the_error_for_a_missing_certificate_explains_how_to_create_one(tmp_path
 
 
 def test_a_certificate_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
-    """As in a folder that the user of the node cannot enter."""
+    """The same error occurs in a folder that the user of the node cannot enter."""
     with pytest.raises(ConfigError, match=r"/x{300}/nodes/c\.pem: cannot be read \(File name too"):
         load_node_tls(KeyDir(tmp_path / ("x" * 300)), "c", NOW)
 

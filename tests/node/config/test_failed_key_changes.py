@@ -1,4 +1,4 @@
-"""Changes of a key folder that fail halfway, or meet a file that is not theirs."""
+"""Changes of a key folder that fail halfway, or that find an unexpected file."""
 
 import os
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_the_first_existing_file_is_named(keys: KeyDir) -> None:
 def test_a_step_of_a_rotation_that_is_repeated_or_left_out_changes_nothing(keys: KeyDir) -> None:
     rotate(keys.path, "add")
     with keys.cluster_key.open("a", encoding="ascii") as file:
-        file.write("\n")  # As an editor may do.
+        file.write("\n")  # An editor may add a line end.
     with pytest.raises(ConfigError, match="`use` comes next"):
         rotate(keys.path, "drop")
     old, new = load_access(keys).cluster_keys

@@ -113,7 +113,7 @@ def served(
     caplog.set_level(logging.INFO, "ringfence.node")
     made = Served(tmp_path, caplog)
     monkeypatch.setattr(trio, "open_signal_receiver", made.receive_signals)
-    # They would change the memory of this process.
+    # These functions would change the garbage collection and the memory of this process.
     monkeypatch.setattr(serve_module, "_tune_garbage_collector", lambda: None)
     monkeypatch.setattr(serve_module, "_return_large_blocks", lambda: None)
     return made
@@ -148,7 +148,7 @@ async def test_keys_are_reloaded_on_sighup_as_often_as_they_change(served: Serve
 
 
 async def test_a_node_has_the_milliseconds_of_its_start_as_generation(served: Served) -> None:
-    """So a restarted node has a larger one than before."""
+    """The generation of a restarted node is therefore larger than before."""
     before = time.time_ns() // 1_000_000
     async with running(served) as node:
         assert before <= node.membership.me.generation <= time.time_ns() // 1_000_000

@@ -54,7 +54,7 @@ def test_invalid_rules_are_rejected_at_start(tmp_path: Path) -> None:
         rule_files_at(
             write_file(tmp_path / "api.yaml", "domain: api\nrules: 3\n", mtime=1000)
         ).load()
-    for name in ("nowhere.yaml", "x" * 300):  # The system refuses to look up the second one.
+    for name in ("nowhere.yaml", "x" * 300):  # The second name is too long.
         with pytest.raises(ConfigError, match="cannot be read"):
             rule_files_at(tmp_path / name).load()
 
@@ -200,7 +200,7 @@ def test_a_directory_that_cannot_be_read_is_a_change_and_keeps_the_rules(
 def test_rules_that_cannot_be_looked_up_leave_the_rules_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder above them may have become inaccessible to the user of the node."""
+    """The user of the node may have lost the access to a folder above the rules."""
     rule_files = rule_files_at(write_file(tmp_path / "api.yaml", rules_of(5), mtime=1000))
     rule_files.load()
 

@@ -1,4 +1,4 @@
-"""What goes on after an internal error, and what does not pass as one."""
+"""Containment of internal errors: what continues after them, and which exceptions are none."""
 
 import logging
 from itertools import pairwise
@@ -41,13 +41,13 @@ async def broken_task(*args: object) -> None:
 
 
 def contained(w: World, name: str, place: str) -> int:
-    """How often a node has contained an error at a place; nothing else may be broken."""
+    """Return how often a node has contained the error of `broken` at a place."""
     assert {str(bug) for bug in w.bugs} <= {"broken"}
     w.bugs.clear()
     return w.count(name, f"internal_errors_{place}")
 
 
-async def test_a_call_and_a_task_that_fail_fail_alone() -> None:
+async def test_errors_of_a_call_and_of_a_task_are_contained() -> None:
     made = Contained()
     error = ValueError("a")
     assert await made.containment.run("task", trio.lowlevel.checkpoint)
@@ -168,7 +168,7 @@ async def test_failed_rounds_and_timers_run_again(
         assert not w.bugs
 
 
-async def test_a_change_of_members_that_met_an_error_is_followed_later(
+async def test_a_change_of_members_that_raised_an_error_is_applied_later(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as w:
@@ -207,7 +207,7 @@ async def test_a_link_reconnects_although_its_listener_raised(autojump_clock: Mo
         assert await call(link, Ping, Pong) is not None
 
 
-async def test_a_node_starts_although_a_change_of_members_met_an_error(
+async def test_a_node_starts_although_a_change_of_members_raised_an_error(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     route, failed = ClusterView.route, []
@@ -225,7 +225,7 @@ async def test_a_node_starts_although_a_change_of_members_met_an_error(
         assert (await limiter.check("api", owned(w.rules, "client", "a"))).source is Source.OWNER
 
 
-async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an_error(
+async def test_a_check_that_waits_for_another_node_is_answered_after_an_error(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
@@ -238,7 +238,7 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
         assert contained(w, "a", "forwarding") > 0
 
 
-async def test_a_peer_whose_question_meets_an_error_is_refused(autojump_clock: MockClock) -> None:
+async def test_a_request_of_a_peer_that_raises_is_refused(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
         link = w.nodes["b"].links.link(NodeId("a"))
         assert link is not None
@@ -249,7 +249,7 @@ async def test_a_peer_whose_question_meets_an_error_is_refused(autojump_clock: M
         assert await call(link, Ping, Pong) is not None
 
 
-async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
+async def test_a_callback_that_raises_does_not_prevent_other_callbacks(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as w:

@@ -1,4 +1,4 @@
-"""When a task that works in rounds wakes."""
+"""Times at which a task that works in rounds wakes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

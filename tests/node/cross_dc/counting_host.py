@@ -73,7 +73,7 @@ def view_of(*names: str) -> View:
 
 
 class CountingHost:
-    """Node whose messages to other data centers are recorded, and answered when it is time."""
+    """Node whose messages to other data centers are recorded; the test may delay the replies."""
 
     def __init__(self, name: str, others: "dict[str, CountingHost] | None" = None) -> None:
         self.datacenter = MEMBERS[name]
@@ -85,7 +85,7 @@ class CountingHost:
         self.sent: list[tuple[str, Message]] = []
         """Messages with the names of their receivers."""
         self.pending: list[Callable[[object], None]] | None = None
-        """Callbacks for replies that the test gives; None when each message arrives at once."""
+        """Callbacks of messages that the test answers later; None when messages arrive at once."""
         self.engine = Engine(max_keys=10_000)
         self.counters = Counters()
         self.keys = GlobalKeys(self.engine, self.time, self.time)

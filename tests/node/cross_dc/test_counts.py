@@ -50,7 +50,7 @@ async def two_datacenters() -> AsyncIterator[tuple[World, Limiter, Limiter]]:
 
 
 async def load(limiter: Limiter, key: str, per_second: int, seconds: float) -> int:
-    """Ask steadily; how many were admitted."""
+    """Send checks at a steady rate; return how many were admitted."""
     admitted = 0
     for _ in range(round(per_second * seconds)):
         decision = await limiter.check("api", {key: "x"})
@@ -60,10 +60,10 @@ async def load(limiter: Limiter, key: str, per_second: int, seconds: float) -> i
     return admitted
 
 
-async def both(
+async def load_both(
     here: Limiter, there: Limiter, key: str, per_second: int, seconds: float
 ) -> tuple[int, int]:
-    """Ask in both data centers at once."""
+    """Send checks in both data centers at once; return how many each one admitted."""
     admitted = [0, 0]
 
     async def side(index: int, limiter: Limiter) -> None:
@@ -88,7 +88,7 @@ async def test_a_global_limit_is_exceeded_by_no_more_than_the_printed_bound(
     async with two_datacenters() as (w, here, there):
         rule = next(rule for rule in w.rules.rules() if rule.path[-1][0] == key)
         assert rule.limit is not None
-        admitted = await both(here, there, key, 100, 6.0)
+        admitted = await load_both(here, there, key, 100, 6.0)
 
         # 100 a second on both sides is 20 times the limit.
         bounds = cross_dc_bounds(rule.limit, "global", 2, round(RTT * 1e9), 20.0)
@@ -101,7 +101,7 @@ async def test_when_the_load_stops_both_sides_soon_report_the_same(
     autojump_clock: MockClock, key: str
 ) -> None:
     async with two_datacenters() as (_, here, there):
-        admitted = await both(here, there, key, 100, 2.0)
+        admitted = await load_both(here, there, key, 100, 2.0)
         await trio.sleep(2 * 0.22 + 2 * RTT + 1.0)  # a change of under 1 % may wait for a second
 
         seen = [(await limiter.peek("api", {key: "x"})).remaining for limiter in (here, there)]
@@ -123,7 +123,7 @@ async def test_a_check_that_is_refunded_at_once_counts_in_no_other_data_center(
 
 
 @pytest.mark.parametrize("are_together", [True, False])
-async def test_a_data_center_that_stops_leaves_its_counts_to_the_others_and_no_dead_member(
+async def test_counts_of_a_stopped_data_center_remain_and_no_member_is_dead(
     autojump_clock: MockClock, are_together: bool
 ) -> None:
     async with two_datacenters() as (w, here, there):
@@ -161,12 +161,14 @@ async def test_a_home_without_members_is_reported_once_until_a_member_joins_ther
         assert sum("which is the home of" in each for each in caplog.messages) == 2
 
 
-async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: MockClock) -> None:
+async def test_after_a_cut_of_ten_seconds_both_data_centers_have_equal_counts(
+    autojump_clock: MockClock,
+) -> None:
     async with two_datacenters() as (w, here, there):
-        before = await both(here, there, "fixed", 50, 1.0)
+        before = await load_both(here, there, "fixed", 50, 1.0)
         await trio.sleep(2)
         cut(w, "cut")
-        apart = await both(here, there, "fixed", 20, 10.0)
+        apart = await load_both(here, there, "fixed", 20, 10.0)
         alone = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
         cut(w, "heal")
         await trio.sleep(60)
@@ -177,13 +179,13 @@ async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: 
 
 
 @pytest.mark.parametrize("key", ["fixed", "sliding"])
-async def test_what_a_cut_held_up_beyond_its_window_counts_in_no_later_one(
+async def test_counts_that_a_cut_delays_do_not_count_in_a_later_window(
     autojump_clock: MockClock, key: str
 ) -> None:
-    """limitador#288: hits of the window before were counted in the new one when all was well."""
+    """limitador#288: after an outage, hits of the previous window were counted in the new one."""
     async with two_datacenters() as (w, here, there):
         cut(w, "cut")
-        assert await both(here, there, key, 50, 2.0) == (100, 100)
+        assert await load_both(here, there, key, 50, 2.0) == (100, 100)
         w.clock.time += 3 * MINUTE
         cut(w, "heal")
         await trio.sleep(60)
@@ -191,13 +193,13 @@ async def test_what_a_cut_held_up_beyond_its_window_counts_in_no_later_one(
         assert [await remaining(each, key) for each in (here, there)] == [[600], [600]]
 
 
-async def test_what_a_cut_holds_up_is_let_go_when_it_counts_no_more(
+async def test_expired_counts_do_not_wait_for_an_unreachable_data_center(
     autojump_clock: MockClock,
 ) -> None:
-    """limitador#295: for as long as the other side was away, more and more waited for it."""
+    """limitador#295: the queue of counts for an unreachable node grew without bound."""
     async with two_datacenters() as (w, here, _):
         cut(w, "cut")
-        await trio.sleep(45)  # until each holds the other for dead
+        await trio.sleep(45)  # until each side declares the other one dead
         for _ in range(5):
             for number in range(40):
                 assert (await here.check("api", {"fixed": str(number)})).allowed
@@ -214,17 +216,17 @@ async def test_what_a_cut_holds_up_is_let_go_when_it_counts_no_more(
         assert waiting == [0, 0]
 
 
-async def test_what_other_data_centers_tell_pushes_no_window_back(
+async def test_counts_of_other_data_centers_do_not_move_the_end_of_a_window(
     autojump_clock: MockClock,
 ) -> None:
-    """gubernator#225: each word of a global count began its time anew, and nothing came back."""
+    """gubernator#225: each message with a global count restarted the window, so it never ended."""
     async with two_datacenters() as (w, here, there):
         ends = set()
         for _ in range(10):
             for limiter in (here, there):
                 decision = await limiter.check("api", {"fixed": "x"}, 20)
                 ends.add(w.clock.time + round(decision.reset_after * 1e9))
-            await trio.sleep(1.5)  # until the others have heard of it
+            await trio.sleep(1.5)  # until the other data center has the count
             w.clock.time += 2 * 10**9
 
         assert ends == {MINUTE}
@@ -235,7 +237,7 @@ async def test_what_other_data_centers_tell_pushes_no_window_back(
 
 
 async def test_counts_of_a_value_of_any_length_are_sent(autojump_clock: MockClock) -> None:
-    """alertmanager#1412: what was too large for one packet never reached the others."""
+    """alertmanager#1412: updates that did not fit into one packet were never delivered."""
     async with two_datacenters() as (_, here, there):
         long = {"fixed": "x" * 900}
         await here.check("api", long, 7)
@@ -247,11 +249,11 @@ async def test_counts_of_a_value_of_any_length_are_sent(autojump_clock: MockCloc
 async def test_counts_are_sent_beside_any_amount_of_membership_updates(
     autojump_clock: MockClock,
 ) -> None:
-    """memberlist#299: news of many members filled every packet, and nothing else went."""
+    """memberlist#299: updates of many members filled every packet, and delayed other messages."""
     async with two_datacenters() as (w, here, there):
-        crowd = [stranger(number) for number in range(120)]
+        records = [unknown_member(number) for number in range(120)]
         for name in NODES:
-            w.nodes[name].cluster.gossip.exchanged("x", Exchange(1, pack_records(crowd)))
+            w.nodes[name].cluster.gossip.exchanged("x", Exchange(1, pack_records(records)))
         await here.check("api", {"fixed": "x"}, 500)
         await trio.sleep(2 * 0.22 + 2 * RTT)
 
@@ -259,15 +261,15 @@ async def test_counts_are_sent_beside_any_amount_of_membership_updates(
         assert (await there.peek("api", {"fixed": "x"})).remaining == 100
 
 
-def stranger(number: int) -> Record:
-    """Return a member with a name that the ring does not contain."""
-    name = f"stranger{number}"
+def unknown_member(number: int) -> Record:
+    """Return the record of a joining member that the ring does not contain."""
+    name = f"member{number}"
     return Record(name, name, 7101, "eu", "", 1.0, 1, 0, Status.JOINING)
 
 
 async def test_a_split_limit_is_never_exceeded(autojump_clock: MockClock) -> None:
     async with two_datacenters() as (_, here, there):
-        assert sum(await both(here, there, "split", 100, 4.0)) == 601
+        assert sum(await load_both(here, there, "split", 100, 4.0)) == 601
 
 
 async def test_one_data_center_may_use_what_the_others_leave_of_a_split_limit(
@@ -306,9 +308,9 @@ async def test_a_split_limit_holds_while_the_data_centers_are_apart(
 ) -> None:
     async with two_datacenters() as (w, here, there):
         cut(w, "cut")
-        await trio.sleep(30)  # until each holds the other for dead
+        await trio.sleep(30)  # until each side declares the other one dead
 
-        assert sum(await both(here, there, "split", 100, 4.0)) == 601
+        assert sum(await load_both(here, there, "split", 100, 4.0)) == 601
 
 
 async def test_the_own_part_decides_in_time_when_another_data_center_is_silent(
@@ -327,7 +329,7 @@ async def test_the_own_part_decides_in_time_when_another_data_center_is_silent(
         assert (allowed.allowed, allowed.source) == (True, Source.OWNER)
 
 
-async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_no_node(
+async def test_checks_of_an_exhausted_split_key_while_a_data_center_starts_end_no_node(
     autojump_clock: MockClock,
 ) -> None:
     async with empty_world(rules=RULES) as w:
@@ -360,18 +362,18 @@ async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_
             assert sources == {Source.OWNER}
 
 
-async def test_the_rings_of_other_data_centers_are_those_that_have_members(
+async def test_a_data_center_without_members_has_no_ring(
     autojump_clock: MockClock,
 ) -> None:
     async with world("e1", rules=RULES) as w:
-        worldwide = w.nodes["e1"].shards.cross_dc
+        cross_dc = w.nodes["e1"].shards.cross_dc
         here = Member(NodeId("e1"), "dc1")
         there = Member(NodeId("u1"), "us")
-        worldwide.set_view(View.of([here]), View.of([here, there]))
-        assert worldwide.other_rings() == {}
+        cross_dc.set_view(View.of([here]), View.of([here, there]))
+        assert cross_dc.other_rings() == {}
 
-        worldwide.set_view(View.of([here, there]), View.of([here]))
-        assert worldwide.other_rings() == {"us": View.of([there]).ring("us")}
+        cross_dc.set_view(View.of([here, there]), View.of([here]))
+        assert cross_dc.other_rings() == {"us": View.of([there]).ring("us")}
 
 
 async def test_a_limit_with_a_home_is_decided_there(autojump_clock: MockClock) -> None:
@@ -386,11 +388,11 @@ async def test_a_limit_with_a_home_is_decided_there(autojump_clock: MockClock) -
         assert w.count("u1", "checks") + w.count("u2", "checks") == 30
 
 
-async def test_a_limit_of_one_data_center_is_none_of_the_others_business(
+async def test_counts_of_a_limit_of_one_data_center_are_not_sent(
     autojump_clock: MockClock,
 ) -> None:
     async with two_datacenters() as (w, here, there):
-        assert await both(here, there, "near", 100, 1.0) == (100, 100)
+        assert await load_both(here, there, "near", 100, 1.0) == (100, 100)
         await trio.sleep(3)
 
         assert (await here.peek("api", {"near": "x"})).remaining == 500
@@ -401,7 +403,7 @@ async def test_a_global_count_survives_the_hand_over_of_its_shard(
     autojump_clock: MockClock,
 ) -> None:
     async with two_datacenters() as (w, here, there):
-        admitted = await both(here, there, "fixed", 50, 2.0)
+        admitted = await load_both(here, there, "fixed", 50, 2.0)
         await trio.sleep(2)
         await w.stop("e1")
         await w.settle()
@@ -431,13 +433,13 @@ async def test_counts_of_another_data_center_survive_a_crash_of_the_node_that_re
         assert all(300 <= (each.remaining or 0) <= 300 + drained for each in found)
 
 
-async def test_a_data_center_that_lost_all_its_nodes_recovers_the_counts_it_sent(
+async def test_a_data_center_that_lost_all_its_nodes_recovers_the_counts_that_it_sent(
     autojump_clock: MockClock,
 ) -> None:
     kinds = ("fixed", "sliding", "token")
     async with two_datacenters() as (w, here, there):
         for key in kinds:
-            assert await both(here, there, key, 50, 1.0) == (50, 50)
+            assert await load_both(here, there, key, 50, 1.0) == (50, 50)
         await trio.sleep(1.5)
         await restart_all(w, "e1", "e2")
         async with w.client("e1", "e2") as again:

@@ -131,7 +131,7 @@ def test_digests_contain_no_expired_windows() -> None:
     eu.flush()
     eu.sent.clear()
 
-    eu.now = NOW + 3 * DAY - 1  # A window is kept for one more, and for the present one.
+    eu.now = NOW + 3 * DAY - 1  # A window is kept for two more periods.
     eu.send_digests()
     assert eu.digests() == [[shard_of(key_of(1))]]
     eu.now += 2

@@ -174,7 +174,7 @@ async def test_a_silent_lender_delays_a_refund_no_longer_than_a_check(
     assert await borrower.refund(12, within=within) == [10]
     assert trio.current_time() - began == pytest.approx(wait)
 
-    # The lender gets the next refund too, but nothing waits for it.
+    # The lender also gets the next refund, but no caller waits for its answer.
     assert await borrower.refund(3, within=within) == [0]
     assert trio.current_time() - began == pytest.approx(wait)
     assert [batch.costs for batch in us.refunds] == [[2], [3]]

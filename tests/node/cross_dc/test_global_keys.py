@@ -198,7 +198,7 @@ def test_keys_from_another_member_are_sent_again_with_their_remote_counts() -> N
     assert host.received() == {"us": {KEY: (NOW // DAY, 3)}}
 
 
-def test_received_counts_are_forgotten_when_their_windows_are_over() -> None:
+def test_received_counts_are_forgotten_when_their_windows_have_ended() -> None:
     host = Host()
     host.keys.on_received("us", KEY, [NOW // DAY, 3])
 

@@ -55,7 +55,7 @@ async def test_a_check_that_one_member_allows_and_another_denies_stays_counted(
         codes: dict[str, list[int]] = {}
         for number, name in enumerate(order):
             caller = await call(w, name, 900 + number)
-            await caller.say(repeat if number else request)
+            await caller.send(repeat if number else request)
             await trio.sleep(1.5)
             [answer] = caller.received[-1:]
             assert isinstance(answer, Answer)

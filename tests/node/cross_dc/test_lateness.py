@@ -1,4 +1,4 @@
-"""How much two data centers exceed a global limit, for each delay of their counts.
+"""Excess of two data centers over a global limit, for each delay of their counts.
 
 The engines and the order of the sent counts are those of a node. The test provides time, rounds and
 links, so it knows each delay to the millisecond.
@@ -30,15 +30,15 @@ BEGIN_MS = 3_600_000 * 500_000
 
 
 @dataclass
-class Center:
-    """One data center: when it admitted, and how much of that the other has heard."""
+class DataCenter:
+    """One data center, with the times of its admissions and the units received from the other."""
 
     engine: Engine
     phase_ms: int
     spread: CountDissemination = field(default_factory=lambda: CountDissemination(shard_of))
     admitted_ms: list[int] = field(default_factory=list)
     received: int = 0
-    """Units of the other that were heard of."""
+    """Units of the other data center that this one has received."""
     is_waiting: bool = False
 
     def facts(self, keys: Sequence[bytes], now: int) -> list[KeyCounts]:
@@ -56,13 +56,13 @@ class Pair:
         self.delay_ms = delay_ms
         self.now_ms = BEGIN_MS
         self.is_cut = False
-        self.centers = [Center(_engine(limit), phase) for phase in phases_ms]
+        self.centers = [DataCenter(_engine(limit), phase) for phase in phases_ms]
         self.worst_ms = 0
-        """How old the oldest unit was that a data center had not heard of when it admitted one."""
-        self._mail: list[tuple[int, int, list[tuple[bytes, list[int], int]], bool]] = []
+        """Largest age of a remote unit that was not yet received when a unit was admitted."""
+        self._messages: list[tuple[int, int, list[tuple[bytes, list[int], int]], bool]] = []
 
-    def ask(self, which: int) -> bool:
-        """Ask one data center for a unit, and measure how late its counts of the other are."""
+    def check(self, which: int) -> bool:
+        """Check one unit in one data center, and measure the age of missing remote units."""
         center, other = self.centers[which], self.centers[1 - which]
         batch = Batch(Op.CHECK, [KEY], [1])
         is_admitted = (
@@ -76,25 +76,25 @@ class Pair:
         return is_admitted
 
     def run_to(self, instant_ms: int) -> None:
-        """Let rounds happen and messages arrive."""
+        """Advance the time, run the due rounds and deliver the due messages."""
         while self.now_ms < instant_ms:
             self.now_ms += 1
-            for mail in [mail for mail in self._mail if mail[0] <= self.now_ms]:
-                self._mail.remove(mail)
-                self._arrive(*mail[1:])
+            for message in [message for message in self._messages if message[0] <= self.now_ms]:
+                self._messages.remove(message)
+                self._arrive(*message[1:])
             for which, center in enumerate(self.centers):
                 if (self.now_ms - center.phase_ms) % ROUND_MS == 0 and not center.is_waiting:
-                    self._tell(which, center)
+                    self._send_round(which, center)
 
-    def _tell(self, which: int, center: Center) -> None:
+    def _send_round(self, which: int, center: DataCenter) -> None:
         now = self.now_ms * MS
         rows = center.spread.take_due(lambda keys: center.facts(keys, now), 10, now)
         if not rows:
             return
         center.is_waiting = True
         if not self.is_cut:
-            self._mail.append((self.now_ms + self.delay_ms, 1 - which, rows, False))
-        self._mail.append((self.now_ms + 2 * self.delay_ms, which, rows, True))
+            self._messages.append((self.now_ms + self.delay_ms, 1 - which, rows, False))
+        self._messages.append((self.now_ms + 2 * self.delay_ms, which, rows, True))
 
     def _arrive(self, which: int, rows: list[DueCounts], is_answer: bool) -> None:
         center = self.centers[which]
@@ -118,7 +118,7 @@ class Pair:
         return [center.engine.used(KEY, self.now_ms * MS) for center in self.centers]
 
     def within(self, span_ms: int) -> int:
-        """Most units that one data center admitted in such a span."""
+        """Return the most units that one data center admitted in any time span of this length."""
         return max(
             sum(at - span_ms <= each <= at for each in center.admitted_ms)
             for center in self.centers
@@ -147,38 +147,39 @@ def test_a_limit_is_exceeded_by_no_more_than_was_admitted_while_counts_were_late
     gaps_ms: list[tuple[int, int]],
     cut: tuple[int, int] | None,
 ) -> None:
-    """S9: over by at most what the other admitted in the lateness that was measured."""
+    """S9: the excess is at most what a data center admits during the measured lateness."""
     limit = LIMITS[algorithm]
     pair = Pair(limit, delay_ms, phases_ms)
     begin, length = cut or (0, 0)
     for which, gap_ms in gaps_ms:
         pair.run_to(pair.now_ms + gap_ms)
         pair.is_cut = begin <= pair.now_ms - BEGIN_MS < begin + length
-        pair.ask(which)
+        pair.check(which)
 
     assert pair.admitted <= limit.amount + pair.within(pair.worst_ms)
     late_ms = cross_dc_bounds(limit, "global", 2, 2 * delay_ms * MS, 1.0).staleness_ns / MS
-    # What is less than a hundredth may wait for a second; a message lost in a cut, for the next.
+    # A change of less than a hundredth may wait for a second. A message that a cut lost is sent
+    # again in the next round.
     assert pair.worst_ms <= late_ms + 1000 + length + (2 * late_ms if cut else 0)
 
 
-def test_a_cut_of_fifteen_seconds_is_measured_as_such_and_bounds_what_passes() -> None:
-    """S9 where it is hardest: lateness is the cut's length, not the class of a histogram."""
+def test_the_measured_lateness_of_a_cut_of_fifteen_seconds_bounds_the_excess() -> None:
+    """S9 during a cut: the lateness is the length of the cut, not the class of a histogram."""
     limit = LIMITS[Algorithm.FIXED_WINDOW]
     pair = Pair(limit, 40, (0, 77))
     pair.is_cut = True
     for _ in range(150):
         pair.run_to(pair.now_ms + 100)
-        pair.ask(0)
-        pair.ask(1)
+        pair.check(0)
+        pair.check(1)
     pair.is_cut = False
     pair.run_to(pair.now_ms + 2000)
 
-    # Both were at their limit, 100 units at 10 a second, after ten seconds.
+    # After ten seconds at 10 units a second, both had admitted the whole limit of 100 units.
     assert pair.admitted == 200
     assert pair.worst_ms == 9900
     assert pair.used == [200, 200]
-    assert not pair.ask(0)
+    assert not pair.check(0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -190,21 +191,21 @@ def test_a_cut_of_fifteen_seconds_is_measured_as_such_and_bounds_what_passes() -
 def test_after_the_last_hit_counts_are_equal_within_two_rounds_and_two_round_trips(
     delay_ms: int, phases_ms: tuple[int, int], units: tuple[int, int]
 ) -> None:
-    """V2, exactly Y_c, for changes of a hundredth of the limit or more."""
+    """V2, with exactly Y_c, for changes of at least a hundredth of the limit."""
     pair = Pair(LIMITS[Algorithm.FIXED_WINDOW], delay_ms, phases_ms)
     for which, count in enumerate(units):
         for _ in range(count):
-            assert pair.ask(which)
+            assert pair.check(which)
     pair.run_to(pair.now_ms + 2 * ROUND_MS + 4 * delay_ms)
 
     assert pair.used == [sum(units)] * 2
 
 
 def test_a_change_below_a_hundredth_is_sent_after_a_second() -> None:
-    """V2's other half: what may wait, waits for a second and no longer."""
+    """V2, for smaller changes: these wait for at most a second."""
     limit = Limit(1000, 3600, Algorithm.FIXED_WINDOW)
     pair = Pair(limit, 40, (0, 0))
-    pair.ask(0)
+    pair.check(0)
     pair.run_to(pair.now_ms + 999)
     assert pair.used == [1, 0]
     pair.run_to(pair.now_ms + 2 * ROUND_MS + 4 * 40)

@@ -1,4 +1,4 @@
-"""A data center gets back the counts that it sent to others and lost."""
+"""Recovery of counts that a data center has lost, from the data centers that received them."""
 
 from collections.abc import Callable
 from typing import cast
@@ -25,7 +25,7 @@ LIMIT = Limit.of_ns(1000, HOUR)
 
 
 class Host:
-    """One node, and links that answer when the test lets them."""
+    """One node, whose links keep replies in `waiting` until the test delivers them."""
 
     def __init__(
         self, name: str, datacenter: str, hosts: "dict[str, Host]", limit: Limit | None = None
@@ -63,7 +63,7 @@ class Host:
         other.engine.merge_remote(self.datacenter, [KEY], cells, NOW)
 
     def ask(self, *others: str) -> None:
-        """Ask these data centers, of which each is one host of that name."""
+        """Request lost counts from data centers; each has one host with its name."""
         own = [NodeId(n) for n, host in self._hosts.items() if host.datacenter == self.datacenter]
         owner = next(name for name in own if self._hosts[name].ownership.held[SHARD])
         self.recovery.ask(
@@ -96,7 +96,7 @@ class _Link:
 
 
 def two_empty_and_one_full(count: int) -> tuple[Host, Host, Host]:
-    """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
+    """Return two empty hosts of one data center, and one elsewhere that received `count` units."""
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
     us.ownership.start([SHARD])
@@ -117,7 +117,7 @@ def test_recovered_counts_are_added_to_later_admissions() -> None:
     assert us.used == 120
 
 
-def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
+def test_a_node_that_received_the_shard_before_the_answer_requests_the_counts() -> None:
     a, b, _ = two_empty_and_one_full(100)
     a.ownership.start([SHARD])
     a.ownership.held[SHARD] = False
@@ -139,7 +139,7 @@ def test_shards_that_another_node_continues_are_not_requested_again() -> None:
     a.asked.clear()
     a.ask("us")
 
-    assert a.asked == [("us", [SHARD + 1])]  # The other data center does not hold this one.
+    assert a.asked == [("us", [SHARD + 1])]  # `us` does not hold this shard.
 
 
 def test_shards_that_no_other_node_holds_yet_are_passed_on_later() -> None:
@@ -190,7 +190,7 @@ def test_recovered_units_are_charged_in_their_part_of_the_window(
     assert a.engine.local_counts([KEY], NOW) == [[slot, 5] if is_active else []]
 
 
-def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
+def test_the_larger_count_of_two_data_centers_is_recovered() -> None:
     a, _, us = two_empty_and_one_full(100)
     ap = Host("ap", "ap", us._hosts)
     ap.ownership.start([SHARD])
@@ -201,7 +201,7 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
     assert a.used == 100
 
 
-def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
+def test_a_node_that_does_not_hold_the_shard_yet_is_asked_again() -> None:
     a, _, us = two_empty_and_one_full(100)
     us.ownership.held[SHARD] = False
     a.ownership.start([SHARD])
@@ -213,7 +213,7 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
     assert a.used == 100
 
 
-def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
+def test_an_answer_is_bounded_and_the_other_shards_are_requested_again() -> None:
     _, _, us = two_empty_and_one_full(100)
     us.ownership.start([SHARD + 1])
     received = DigestedCounts(lambda key: SHARD + (key == KEY))

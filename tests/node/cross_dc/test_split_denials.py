@@ -19,7 +19,7 @@ NS = 1_000_000_000
 NOW = 10_003 * NS
 KEY = bytes(8) + b"key"
 LIMIT = Limit(2, 10, Algorithm.FIXED_WINDOW)
-"""Its window ends seven seconds from now."""
+"""Limit whose window ends seven seconds after `NOW`."""
 
 
 def borrowing(links: dict[str, FakeLink], limit: Limit = LIMIT) -> SplitBorrowing:

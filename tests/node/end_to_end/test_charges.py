@@ -163,8 +163,8 @@ async def test_a_repeated_charge_counts_once(autojump_clock: MockClock) -> None:
         charge = check(1, cost=9, op=Op.CHARGE)
         again = with_columns(replace(charge, seq=2), ids=[(APP.session, 1, 0)])
 
-        answers = [(await caller.say(each))[-1] for each in (charge, charge, again)]
-        peek = (await caller.say(with_columns(replace(charge, seq=3), costs=[0])))[-1]
+        answers = [(await caller.send(each))[-1] for each in (charge, charge, again)]
+        peek = (await caller.send(with_columns(replace(charge, seq=3), costs=[0])))[-1]
 
         codes = [each.results.outcomes.codes for each in answers if isinstance(each, Answer)]
         assert codes == [[Code.OVERDRAWN]] * 3
@@ -299,9 +299,9 @@ async def test_a_token_can_refund_only_its_own_charges(
         caller = await node.call(APP)
         charge = check(1, cost=9, op=Op.CHARGE)
 
-        await caller.say(charge)
+        await caller.send(charge)
         refund = with_columns(replace(charge, seq=2), op=Op.REFUND, costs=[20])
-        answer = (await caller.say(refund))[-1]
+        answer = (await caller.send(refund))[-1]
 
         assert isinstance(answer, Answer)
         assert answer.results.outcomes.remaining == [5]
@@ -325,10 +325,10 @@ async def test_a_token_refunds_its_latest_charges_from_a_log(
         caller = await node.call(APP)
         for seq, cost in enumerate(costs, 1):
             request = with_columns(check(seq, cost=cost), limits=[log], which=[1])
-            await caller.say(request)
+            await caller.send(request)
         request = with_columns(replace(request, seq=9), op=Op.REFUND, costs=[refund])
 
-        answer = (await caller.say(request))[-1]
+        answer = (await caller.send(request))[-1]
 
         assert isinstance(answer, Answer)
         assert answer.results.outcomes.remaining == [left]

@@ -82,8 +82,8 @@ async def test_a_paused_owner_gets_reports_as_soon_as_an_idle_client_reaches_it_
         w.network.resume(owner)
         await trio.sleep(18)
 
-        # The client knows at 25.4 s that the owner is back. It repeats the report at 24.75 s and
-        # at 32.75 s, when the owner accepts it no more.
+        # The client detects at 25.4 s that the owner is back. It repeats the report at 24.75 s and
+        # at 32.75 s. The owner no longer accepts the second one.
         assert (await other.peek("api", window)).remaining == 10000 - 50
 
 
@@ -311,7 +311,7 @@ async def test_a_new_owner_lends_units_and_the_returned_owner_counts_what_was_sp
         window = owned(w.rules, "window", "b")
         before = await heat(limiter, window)
         w.network.pause(address_of("b"))
-        during = await heat(limiter, window)  # It asks the paused owner for another lease.
+        during = await heat(limiter, window)  # This requests a lease from the paused owner.
         await trio.sleep(3)  # The owner is declared dead.
         during += await heat(limiter, window, times=80)
         granted = w.count("a", "leases") + w.count("c", "leases")

@@ -48,8 +48,8 @@ def test_adding_a_rule_file_blocks_and_removing_it_unblocks(tmp_path: Path) -> N
             (rules / name).unlink()
         until(lambda: limiter.check("api", client).allowed)
         until(lambda: limiter.peek("api", acme).limit == 1000)
-        # The counter was kept; a new one would have 299 left. Less than half of the 100 units can
-        # have left the window if a minute has turned.
+        # The counter was kept: a new one would have 299 units left. If a minute has ended, less
+        # than half of the 100 units can have left the window.
         assert (limiter.peek("api", client).remaining or 0) < 250
         assert limiter.peek("api", acme).remaining == 1
 

@@ -151,7 +151,7 @@ async def test_decisions_of_a_failure_policy_are_reported_after_reconnection(
     seen: DecisionCounts = Counter()
     async with world("a", rules=HOT) as w, w.client("a") as limiter:
         await limiter.check("api", {"tenant": "x"})
-        w.lives["a"].cancel()
+        w.scopes["a"].cancel()
         w.network.crash(("a", 7101))
         await trio.sleep(1.0)
         for _ in range(7):
@@ -207,8 +207,8 @@ DENIED = Code.DENIED.value, Source.CACHE.value
 async def test_a_report_is_answered_and_a_repeat_is_not_counted(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
-        first = await caller.say(report_of((RULE_ID, *DENIED, 5)))
-        again = await caller.say(report_of((RULE_ID, *DENIED, 5)))
+        first = await caller.send(report_of((RULE_ID, *DENIED, 5)))
+        again = await caller.send(report_of((RULE_ID, *DENIED, 5)))
         counters = w.node.queries.stats(1).counters
 
     assert first == again == [Done(7)]
@@ -220,7 +220,7 @@ async def test_too_many_reports_are_rejected(autojump_clock: MockClock) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
         reports = [report_of((RULE_ID, *DENIED, 1), number=number) for number in range(1, 21)]
-        received = await caller.say(*reports)
+        received = await caller.send(*reports)
         counters = w.node.queries.stats(1).counters
 
     codes = [each.code for each in received if isinstance(each, Refused)]
@@ -234,7 +234,7 @@ async def test_a_report_of_too_many_decisions_closes_the_connection(
 ) -> None:
     async with running_node() as w:
         caller = await w.call(APP)
-        await caller.say(oversized_report(MAX_REPORT_DECISIONS + 1))
+        await caller.send(oversized_report(MAX_REPORT_DECISIONS + 1))
 
         assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
 
@@ -251,7 +251,7 @@ async def test_only_clients_with_the_scope_check_can_report(autojump_clock: Mock
         received = []
         for hello in (Hello(Role.CLIENT, "app", SECRET, 1), Hello(Role.NODE, "b", b"", 2)):
             caller = await w.call(hello)
-            received += await caller.say(report_of((RULE_ID, *DENIED, 1)))
+            received += await caller.send(report_of((RULE_ID, *DENIED, 1)))
         counters = w.node.queries.stats(1).counters
 
     assert [each.code for each in received if isinstance(each, Refused)] == [
@@ -272,7 +272,7 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
         measures = w.node.queries.measure()
         w.node.change_access(access)
         caller = await w.call(APP)
-        await caller.say(report_of((permitted_key, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
+        await caller.send(report_of((permitted_key, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
         counters = w.node.queries.stats(1).counters
 
     assert measures.decisions() == {("api > client", "denied", "cache"): 3}
@@ -287,6 +287,6 @@ async def test_unknown_rules_in_reports_share_one_label(autojump_clock: MockCloc
         caller = await w.call(APP)
         for number in range(1, 9):
             rows = [((number * 1000 + at).to_bytes(8, "big"), *DENIED, 1) for at in range(500)]
-            await caller.say(report_of(*rows, number=number))
+            await caller.send(report_of(*rows, number=number))
 
     assert measures.decisions() == {("(no rule here)", "denied", "cache"): 4000}

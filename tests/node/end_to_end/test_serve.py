@@ -196,7 +196,7 @@ def test_a_node_drains_and_exits_with_status_0_on_sigterm(tmp_path: Path) -> Non
 
         assert running["a"].end() == 0
 
-        assert time.monotonic() - started < 30  # It does not wait for `drain_timeout`.
+        assert time.monotonic() - started < 30  # less than `drain_timeout`
         assert "has stopped" in running["a"].log
         assert "Traceback" not in running["a"].log
 
@@ -264,7 +264,7 @@ def test_a_node_without_rules_that_joins_other_nodes_logs_a_warning(tmp_path: Pa
 
 
 def test_nodes_of_clusters_with_different_names_do_not_join(tmp_path: Path) -> None:
-    flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "theirs"]}
+    flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "other"]}
     with started(tmp_path, {"a": flags["a"]}) as running:
         join = ("--join", f"127.0.0.1:{running['a'].port}")
         stranger = NodeProcess(free_port(), tmp_path / "b.log", *flags["b"], *join)

@@ -303,7 +303,7 @@ async def world_of_token(*scopes):
     async with empty_world(rules=RULES) as w:
         token = TokenEntry(token_digest(b""), frozenset(scopes))
         w.access = Access((b"k" * 32,), "ringfence", {"app": token})
-        await w.found(NAMES)
+        await w.start_together(NAMES)
         await w.settle()
         yield w
 

@@ -33,7 +33,7 @@ class FakeClock:
 
 
 class FakeTransport:
-    """Transport that keeps timers and decoded datagrams; its time passes only by the test."""
+    """Transport that keeps timers and decoded datagrams; the test advances its time."""
 
     def __init__(self) -> None:
         self.seconds = BOOT

@@ -54,7 +54,7 @@ def test_the_first_link_to_a_member_is_logged_and_further_ones_only_for_debuggin
     assert events.unreachable == []
 
 
-def test_a_lost_member_is_logged_and_probed_and_its_return_is_news(
+def test_a_lost_member_is_logged_and_probed_and_its_return_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events, link, other = Events(caplog), FakeLink(), FakeLink()

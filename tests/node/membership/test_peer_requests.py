@@ -59,7 +59,7 @@ class Node:
         """Errors that the parts raise, by the name of the method."""
         self.nursery: trio.Nursery | None = None
         self.later: list[Callable[[], None]] = []
-        """Calls for a later turn."""
+        """Calls that are due in a later turn of the event loop."""
         self.transport = SimpleNamespace(call_soon=self.later.append)
         node = SimpleNamespace(
             counters=SimpleNamespace(add=self.counted.append, refused=self.counted.append),
@@ -234,7 +234,7 @@ def test_an_exchange_that_cannot_be_merged_is_refused_and_counted(
 async def test_a_pull_is_answered_later_and_ends_the_subscriptions_of_clients(
     *, fails: bool
 ) -> None:
-    """Its receiver does not have the subscriptions."""
+    """The receiver of the counters does not have the subscriptions."""
     node, session = Node(), Session()
     pull = Pull(6, [1], 0)
     if fails:

@@ -35,7 +35,7 @@ def test_refusals_are_counted_by_cause() -> None:
     assert found == {"refused_late": 2, "refused_http_408": 1, "copies_sent": 6}
 
 
-def test_checks_are_counted_by_what_became_of_them() -> None:
+def test_checks_are_counted_by_their_result() -> None:
     codes = (
         *(Code.ALLOWED, Code.ALLOWED, Code.OVER_SOFT, Code.DENIED, Code.NEVER),
         *(Code.UNCHARGED, Code.UNKNOWN_RULE),
@@ -51,13 +51,13 @@ def test_checks_are_counted_by_what_became_of_them() -> None:
     }
 
 
-def test_an_all_clear_batch_counts_the_same_as_its_checks_alone() -> None:
+def test_an_allowed_batch_is_counted_like_its_checks_one_by_one() -> None:
     one = (Op.CHECK, results(Code.ALLOWED), False)
 
     assert after((Op.CHECK, results(Code.ALLOWED, Code.ALLOWED), False)) == after(one, one)
 
 
-def test_what_was_decided_in_place_of_an_owner_is_counted_as_well() -> None:
+def test_decisions_in_place_of_an_owner_are_also_counted_separately() -> None:
     assert after((Op.CHECK, results(Code.ALLOWED, Code.DENIED), True)) == {
         "checks": 2,
         "allowed": 1,

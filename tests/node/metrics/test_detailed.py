@@ -84,7 +84,9 @@ def test_refunds_and_resets_are_no_decisions(measures: Metrics) -> None:
     assert measures.frame_checks.sum == 0
 
 
-def test_no_count_falls_when_a_rule_goes_away(measures: Metrics, rules: dict[int, Rule]) -> None:
+def test_no_count_decreases_when_a_rule_is_removed(
+    measures: Metrics, rules: dict[int, Rule]
+) -> None:
     measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), as_standby=False)
     before = measures.decisions()
     del rules[1]
@@ -94,7 +96,9 @@ def test_no_count_falls_when_a_rule_goes_away(measures: Metrics, rules: dict[int
     assert measures.decisions() == before | {(NO_RULE, "allowed", "owner"): 1}
 
 
-def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: Metrics) -> None:
+def test_rules_above_the_maximum_of_labels_share_one_label(
+    rules: dict[int, Rule], measures: Metrics
+) -> None:
     rules.update({number: rule(number, f"key{number}") for number in range(10, 10 + MAX_LABELS)})
     numbers = [1, *range(10, 10 + MAX_LABELS)]
     measures.decided(
@@ -107,7 +111,7 @@ def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: 
     assert found[OTHER_RULES, "allowed", "owner"] == 1
 
 
-def test_ids_that_strangers_make_up_take_no_memory(measures: Metrics) -> None:
+def test_unknown_ids_of_rules_take_no_memory(measures: Metrics) -> None:
     for number in range(100, 10_100):
         measures.decided(batch_of(number), verdicts_of([Code.UNKNOWN_RULE]), as_standby=False)
 
@@ -138,7 +142,7 @@ def asked(*values: str) -> Batch:
     return Batch(Op.CHECK, keys, [1] * len(keys))
 
 
-def test_rules_that_ask_for_it_are_counted_by_value(shown: Metrics) -> None:
+def test_decisions_of_rules_with_details_are_counted_by_value(shown: Metrics) -> None:
     shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
     shown.decided(asked("x", ""), verdicts_of([Code.DENIED] * 2), as_standby=True)
     shown.undecided(asked("x"), verdicts_of([Code.ALLOWED], Source.POLICY))
@@ -168,7 +172,7 @@ def test_the_number_of_distinct_values_is_bounded(shown: Metrics) -> None:
     assert sum(found.values()) == 20_001
 
 
-def test_a_rule_that_no_longer_asks_for_it_keeps_its_counts(shown: Metrics) -> None:
+def test_a_rule_that_no_longer_has_details_keeps_its_counts(shown: Metrics) -> None:
     shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
     shown.set_rules(RuleSet())
     shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
@@ -176,7 +180,7 @@ def test_a_rule_that_no_longer_asks_for_it_keeps_its_counts(shown: Metrics) -> N
     assert shown.detailed_decisions() == {("api.client_x", "allowed"): 1}
 
 
-def test_who_is_denied_is_remembered(measures: Metrics) -> None:
+def test_denied_keys_are_remembered(measures: Metrics) -> None:
     batch = batch_of(1, 2)
     measures.decided(batch, verdicts_of([Code.ALLOWED, Code.DENIED]), as_standby=False)
 

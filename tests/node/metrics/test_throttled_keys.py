@@ -91,7 +91,7 @@ def test_256_keys_are_kept_exactly_and_the_rarest_one_beyond_is_dropped() -> Non
 
     throttled.reported(Counter({b"new": 1}), 0)
 
-    # Its count may be too high by the count of the rarest key.
+    # The count of the new key may be too high by the count of the rarest key.
     [new] = [row for row in throttled.most(1000) if row.key == b"new"]
     assert (new.denied, new.error) == (3, 2)
     assert b"key1" not in {row.key for row in throttled.most(1000)}

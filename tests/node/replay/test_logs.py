@@ -477,8 +477,9 @@ def test_the_bundled_log_is_read_completely_and_equals_its_published_trace() -> 
         "POST": 5,
         "OPTIONS": 1,
     }
-    # Another program made the trace of this digest: paths of at most 160 characters, lines of
-    # `seconds client method path status` with tabs between the fields, sorted as bytes.
+    # Another program made the trace of this digest. Its lines have the fields `seconds client
+    # method path status` with tabs between them. Paths have at most 160 characters. The lines are
+    # sorted as bytes.
     rows = sorted(
         f"{e.time_ns // NS}\t{e.client}\t{e.method}\t{e.path[:160]}\t{e.status}\n" for e in entries
     )

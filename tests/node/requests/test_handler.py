@@ -98,11 +98,11 @@ async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
         await trio.sleep(1)  # until `a` detects that `b` is reachable again
         peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
         key = key_of("a")
-        await peer.say(
+        await peer.send(
             Pull(5, [shard_of(key)], 0)
         )  # From now on `b` holds it, and does not answer.
 
-        assert await peer.say(check(6, key, hops=2, deadline_ms=200)) == []
+        assert await peer.send(check(6, key, hops=2, deadline_ms=200)) == []
         await trio.sleep(0.12)
 
         [refused] = peer.received[-1:]
@@ -110,13 +110,13 @@ async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
         assert (refused.seq, refused.code) == (6, ErrorCode.NOT_HERE)
 
 
-async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
+async def test_a_node_that_forwards_answers_when_the_callers_deadline_has_passed(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(delay_to_b=1.0) as world:  # The handshake with `b` takes a while.
         caller = await world.call(APP)
 
-        assert await caller.say(check(6, key_of("b"), deadline_ms=200)) == []
+        assert await caller.send(check(6, key_of("b"), deadline_ms=200)) == []
         await trio.sleep(0.12)
 
         [answer] = caller.received[-1:]
@@ -145,10 +145,10 @@ async def test_a_resumed_owner_loses_no_shard_for_its_earlier_silence(
         held = world.node.shards.ownership.held
         key = key_of("b")
 
-        assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
-        await caller.say(check(6, key, as_standby=True, deadline_ms=1000))
+        assert await owner.send(AskTakenOver(6)) == [TakenOver(6, [])]
+        await caller.send(check(6, key, as_standby=True, deadline_ms=1000))
         await pass_time(world, 0.09)
-        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
+        assert await owner.send(AskTakenOver(7)) == [TakenOver(7, [])]
         await pass_time(world, 0.09)
         assert not held[shard_of(key)]
         await pass_time(world, 0.04)
@@ -164,10 +164,10 @@ async def test_a_resumed_owner_keeps_its_shards_while_its_link_is_down(
         held = world.node.shards.ownership.held
         key = key_of("b")
 
-        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
-        await caller.say(check(6, key, as_standby=True, deadline_ms=1000))
+        assert await owner.send(AskTakenOver(7)) == [TakenOver(7, [])]
+        await caller.send(check(6, key, as_standby=True, deadline_ms=1000))
         await pass_time(world, 0.4)
         assert not held[shard_of(key)]
         await pass_time(world, 0.2)
-        await caller.say(check(7, key, as_standby=True, deadline_ms=1000))
+        await caller.send(check(7, key, as_standby=True, deadline_ms=1000))
         assert held[shard_of(key)]

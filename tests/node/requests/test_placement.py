@@ -13,8 +13,12 @@ OURS, THEIRS, NOBODYS = Ring.of([Member(ME)]), Ring.of([Member(OTHER)]), Ring.of
 
 
 def placed(ring: Ring, holding: str) -> ShardPlacement:
-    """Return the placement of node `a`, which never had the shard, owns it, sent it to node `c`, or
-    covers it (`searching`: until node `c` answers whether it has a replica)."""
+    """Return the placement of node `a`, which has the shard as `holding` describes.
+
+    `held`: it owns the shard. `sent`: it has sent the shard to node `c`. `covered`: it covers the
+    shard. `searching`: it covers the shard, and node `c` has not answered whether it has a replica.
+    Otherwise it never had the shard.
+    """
     host = Host(ME)
     if holding == "held":
         host.start(3)

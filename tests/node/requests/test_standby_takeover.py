@@ -166,7 +166,7 @@ def test_a_member_that_returns_learns_only_of_shards_that_may_have_decisions() -
 
 
 def test_a_member_that_returns_learns_of_shards_that_are_on_their_way_to_it() -> None:
-    """It decided by its old counters while their newer ones arrived."""
+    """The returning member decided by its old counters while the newer ones were in flight."""
     owner, standby = Host("a"), Host("b")
     owner.start(3)
     owner.copy_to(standby)

@@ -88,7 +88,9 @@ def test_the_log_has_the_present_part_of_the_period_and_128_before_it() -> None:
     period=st.integers(128, 10**15),
     events=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 100)), max_size=20),
 )
-def test_a_transfer_changes_no_units_window(period: int, events: list[tuple[int, int]]) -> None:
+def test_a_transfer_keeps_each_unit_in_its_window(
+    period: int, events: list[tuple[int, int]]
+) -> None:
     tally, copy = FallbackLog(), FallbackLog()
     now = 50 * period
     by_window: dict[int, int] = {}
@@ -239,7 +241,7 @@ def test_a_check_whose_units_a_log_does_not_have_takes_no_units_of_another_time(
         decided(b"k", 1, 31 * S),
         decided(b"k", 4, 21 * S),
         decided(b"k", 1, 4 * S),
-        decided(b"s", 1, 0, slot=8),  # Its age is that of its grant, not of its last renewal.
+        decided(b"s", 1, 0, slot=8),  # The age counts from the grant, not from the last renewal.
         *(decided(b"e", 1, 5), decided(b"unknown", 1, 5)),
     ]
 

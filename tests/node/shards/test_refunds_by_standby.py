@@ -140,7 +140,7 @@ def test_refunded_units_that_a_log_lacks_are_removed_once(limit: Limit) -> None:
     for seq in range(1, 4):
         standby.spend(10, check_id=(9, seq, 0))
     refund(standby, 10, seq=4)
-    standby.ownership.covers[shard_of(KEY)].log.forget(KEY)  # Its counter may have been evicted.
+    standby.ownership.covers[shard_of(KEY)].log.forget(KEY)  # as after an eviction of the counter
     owner.now = standby.now = NOW + 2 * S
     for seq in range(1, 4):
         owner.spend(10, check_id=(9, seq, 0))
@@ -340,7 +340,7 @@ def test_a_standby_that_receives_the_counters_of_the_owner_removes_refunded_unit
 
 @pytest.mark.parametrize("limit", LIMITS, ids=names)
 def test_an_owner_counts_units_after_the_resets_of_two_standbys(limit: Limit) -> None:
-    """It charged them under the unknown limit of an unused key, so they expired at once."""
+    """The owner charged the units of an unused key under an unknown limit, so they expired."""
     owner, first = paused(limit)
     second = Host("c", limit)
     second.now = first.now

@@ -152,7 +152,7 @@ def test_slots_of_the_standby_are_merged_by_number(is_owner_asked: bool, is_comp
 
 
 def test_three_holders_never_share_two_slots_after_a_stall() -> None:
-    """As in the simulation that found it: slots move from the standby back to the owner."""
+    """Slots move from the standby back to the owner, as in the simulation that found this bug."""
     owner, standby = owner_and_standby()
     before = [owner.grant(), owner.grant()]
     owner.replicate_to(standby)
@@ -188,8 +188,8 @@ def test_released_slots_are_sent_without_a_counter() -> None:
     owner.replicate_to(standby)
     standby.take_over_from(owner)
     standby.release(slot)
-    standby.ownership.changed.clear()  # As after replication.
-    standby.engine.forget([KEY])  # As after an eviction.
+    standby.ownership.changed.clear()  # Replication does this.
+    standby.engine.forget([KEY])  # An eviction does this.
 
     standby.transfer_to(owner)
 
@@ -320,7 +320,7 @@ def test_slots_of_a_lost_transfer_are_merged_into_the_crossing_one() -> None:
     owner.replicate_to(standby)
     standby.take_over_from(owner)
     new = standby.grant(NOW)
-    standby.send_to(owner, NOW + 10 * S)  # It does not arrive.
+    standby.send_to(owner, NOW + 10 * S)  # The transfer is lost.
 
     owner.transfer_to(standby, NOW + 20 * S)
 
@@ -356,7 +356,7 @@ def test_units_of_an_older_release_are_counted_as_slots_that_expire() -> None:
 
 
 def test_an_older_release_reads_the_age_and_units_of_each_slot() -> None:
-    """It charges pairs of age and units, and skips those without units."""
+    """The older release charges pairs of age and units, and skips pairs without units."""
     owner, standby = owner_and_standby()
     old = owner.grant()
     owner.replicate_to(standby)
@@ -383,7 +383,7 @@ def test_a_slot_number_of_another_algorithm_changes_no_counter() -> None:
 
 
 def test_a_slot_that_lasts_longer_than_a_period_has_age_0_in_a_row() -> None:
-    """Its period was longer before a change of the rules."""
+    """The period of the limit was longer before a change of the rules."""
     log = FallbackLog()
     log.grant(KEY, 8, 1, PERIOD, NOW)
     counts = Snapshot([KEY], [[8, PERIOD + 5, 1]], [LIMIT], [0], [])
@@ -445,8 +445,11 @@ def test_a_merge_has_exactly_the_slots_that_are_held(
     is_owner_asked: bool,
     is_compiled: bool,
 ) -> None:
-    """Two cases are left out, in which a released slot stays until it expires: it is renewed at the
-    other node; the sender has no slot of the key, and the receiver has a replica of that slot."""
+    """The test leaves out two cases in which a released slot remains until it expires.
+
+    In the first case, the slot is renewed at the other node. In the second case, the sender has no
+    slot of the key, and the receiver has a replica of that slot.
+    """
     owner, standby = owner_and_standby(is_compiled=is_compiled)
     slots = [owner.grant() for _ in range(before)]
     owner.replicate_to(standby)

@@ -74,7 +74,7 @@ class Stopped:
         """Read a datagram that waited for some time; return whether a recovery began."""
         return self._recovery.notice(round(waited_ms * MS), self.now)
 
-    def go_on(self, ms: float) -> None:
+    def advance(self, ms: float) -> None:
         """Advance the time."""
         until = self.now + round(ms * MS)
         while due := [timer for timer in self._timers if timer[0] <= until]:
@@ -84,7 +84,7 @@ class Stopped:
             first[1]()
         self.now = until
 
-    def open_questions(self) -> dict[NodeId, int]:
+    def unanswered(self) -> dict[NodeId, int]:
         return {name: len(member.asked) for name, member in self.members.items() if member.asked}
 
     def _reclaim(self, name: NodeId, shards: list[int], done: Callable[[], None]) -> None:
@@ -113,11 +113,11 @@ def test_a_datagram_delayed_as_long_as_a_takeover_starts_a_recovery() -> None:
     node = Stopped(A, B)
 
     assert not node.read(STALLED_NS / MS - 0.1)
-    assert node.open_questions() == {}
+    assert node.unanswered() == {}
     assert not node.is_suspended
 
     assert node.read(STALLED_NS / MS)
-    assert node.open_questions() == {A: 1, B: 1}
+    assert node.unanswered() == {A: 1, B: 1}
     assert node.is_suspended
 
 
@@ -131,9 +131,9 @@ def test_a_node_without_other_members_is_not_suspended() -> None:
 def test_datagrams_from_before_a_recovery_start_no_second_recovery() -> None:
     node = Stopped(A)
     assert node.read(500)
-    node.go_on(20)
+    node.advance(20)
     node.members[A].answer()
-    node.go_on(80)
+    node.advance(80)
 
     assert not node.read(100)
     assert not node.read(480)
@@ -142,9 +142,9 @@ def test_datagrams_from_before_a_recovery_start_no_second_recovery() -> None:
 def test_a_second_stall_starts_another_recovery() -> None:
     node = Stopped(A)
     node.read(500)
-    node.go_on(1)
+    node.advance(1)
     node.members[A].answer()
-    node.go_on(300)
+    node.advance(300)
 
     assert node.read(299)
     assert node.is_suspended
@@ -182,9 +182,9 @@ def test_decisions_do_not_wait_longer_for_silent_members() -> None:
     node.read(500)
     node.members[A].answer()
 
-    node.go_on(499)
+    node.advance(499)
     assert node.is_suspended
-    node.go_on(1)
+    node.advance(1)
     assert not node.is_suspended
 
     node.members[B].answer()  # The answer is too late, but its shards are fetched anyway.
@@ -197,32 +197,31 @@ def test_a_disconnected_member_is_asked_again_until_the_recovery_ends() -> None:
     node.read(500)
     for _ in range(3):
         node.members[A].lose()
-        assert node.open_questions() == {B: 1}
-        node.go_on(20)
-    assert node.open_questions() == {A: 1, B: 1}
+        assert node.unanswered() == {B: 1}
+        node.advance(20)
+    assert node.unanswered() == {A: 1, B: 1}
 
     node.members[A].answer()
     node.members[B].lose()
-    node.go_on(500)
+    node.advance(500)
 
     assert not node.is_suspended
-    assert node.open_questions() == {
-        B: 1
-    }  # It was asked once more without an answer, and then not again.
+    # Member B was asked once more without an answer, and then not again.
+    assert node.unanswered() == {B: 1}
     node.members[B].lose()
-    node.go_on(500)
-    assert node.open_questions() == {}
+    node.advance(500)
+    assert node.unanswered() == {}
 
 
 def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
     node = Stopped(A, B)
     node.read(500)
     node.members[A].answer()
-    node.go_on(300)  # Suspended again before B answered.
+    node.advance(300)  # Suspended again before B answered.
 
     assert node.read(299)
     assert node.is_suspended
-    assert node.open_questions() == {A: 1, B: 2}
+    assert node.unanswered() == {A: 1, B: 2}
 
     node.members[B].answer()
     node.members[A].answer()
@@ -234,12 +233,12 @@ def test_answers_from_before_a_second_stall_do_not_end_the_wait() -> None:
 def test_the_wait_of_decisions_counts_from_the_second_stall() -> None:
     node = Stopped(A)
     node.read(500)
-    node.go_on(300)
+    node.advance(300)
     node.read(299)
 
-    node.go_on(499)
+    node.advance(499)
     assert node.is_suspended
-    node.go_on(1)
+    node.advance(1)
     assert not node.is_suspended
 
 
@@ -261,7 +260,7 @@ def test_a_slow_node_recovers_once_a_second_and_decides_in_between() -> None:
             answers += [(node.now + lag_ms * MS, reply) for reply in member.asked]
             member.asked.clear()
         suspended_ms += 5 * node.is_suspended
-        node.go_on(5)
+        node.advance(5)
 
     assert began == seconds
     assert suspended_ms <= seconds * lag_ms
@@ -271,11 +270,11 @@ def test_a_stall_of_a_slow_node_starts_a_recovery_immediately() -> None:
     node = Stopped(A)
     for _ in range(40):
         node.read(100)
-        if node.open_questions():
+        if node.unanswered():
             node.members[A].answer()
-        node.go_on(5)
+        node.advance(5)
 
-    node.go_on(70)
+    node.advance(70)
 
     assert node.read(140)
     assert node.is_suspended
@@ -285,7 +284,7 @@ def test_a_stall_is_detected_even_if_an_older_datagram_is_read_first() -> None:
     node = Stopped(A)
     node.read(500)
     node.members[A].answer()
-    node.go_on(300)
+    node.advance(300)
 
     assert not node.read(301)
     assert node.read(200)
@@ -293,11 +292,11 @@ def test_a_stall_is_detected_even_if_an_older_datagram_is_read_first() -> None:
 
 def test_a_node_with_repeated_stalls_decides_between_them() -> None:
     node = Stopped(A)
-    for _ in range(100):  # It runs 20 ms of every 100 ms, and never reads an answer in time.
+    for _ in range(100):  # The node runs 20 ms of every 100 ms, and never reads an answer in time.
         node.read(80)
         node.members[A].asked.clear()
-        node.go_on(20)
-        node.go_on(80)
+        node.advance(20)
+        node.advance(80)
 
     assert len(node.waits_ms) >= 12
     assert max(node.waits_ms) <= 700
@@ -313,7 +312,7 @@ def test_requests_received_during_a_stall_wait_for_a_later_recovery(
     node = Stopped(A)
     began, rounds, was_stopped = -1, 0, False
     for pause_ms, waited_ms in reads:
-        node.go_on(pause_ms)
+        node.advance(pause_ms)
         rounds = rounds if node.is_suspended else 0
         is_late = waited_ms * MS >= STALLED_NS
         was_stopped |= is_late and pause_ms * MS >= STALLED_NS
@@ -322,7 +321,7 @@ def test_requests_received_during_a_stall_wait_for_a_later_recovery(
             began, rounds, was_stopped = node.now, rounds + 1, False
         if is_late and was_stopped and may_begin:
             assert node.now - waited_ms * MS <= began
-        if is_answered and node.open_questions():
+        if is_answered and node.unanswered():
             node.members[A].answer()
 
 
@@ -384,7 +383,7 @@ async def test_a_resumed_node_admits_only_after_it_received_its_standbys_admissi
             decisions.append(await patient.check("api", client))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)  # It waits only for the owner.
+            nursery.start_soon(ask)  # This client waits only for the owner.
             await trio.sleep(0.15)
             w.network.resume(address_of("b"))
 
@@ -418,7 +417,7 @@ async def test_shards_without_decisions_do_not_delay_an_owner_that_was_declared_
         assert left == [{100 - number} for number in range(1, 23)]
 
 
-def test_a_node_that_stalls_again_and_again_logs_it_once_in_ten_seconds(
+def test_a_node_that_stalls_repeatedly_logs_this_once_in_ten_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, counters = 0, Counters()

@@ -261,7 +261,7 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     first = of(sender.give(B))
     assert of(sender.give(C, 1, first.transfer_id)).hold is Holding.NOTHING
     assert of(sender.give(B, 1, first.transfer_id, later_ns=900_000_000)).hold is Holding.HELD
-    too_early = of(sender.give(C, later_ns=1_800_000_000))  # It requested a part 0.9 s ago.
+    too_early = of(sender.give(C, later_ns=1_800_000_000))  # B requested a part 0.9 s ago.
     second = of(sender.give(C, later_ns=2_000_000_000))
 
     assert (too_early.hold, too_early.moved_to) == (Holding.NOTHING, B)
@@ -380,7 +380,7 @@ async def test_a_node_requests_earlier_replicas_of_all_shards_in_a_few_messages(
 async def test_a_standby_whose_owner_is_gone_requests_no_older_replicas(
     autojump_clock: MockClock,
 ) -> None:
-    """They filled many answers, and checks waited until all had arrived."""
+    """Older replicas filled many answers, and checks waited until all of these had arrived."""
     keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(1500)]
     two, left = ring(A, B), ring(B, C)
     keys = [key for key in keys if two.owner(shard_of(key)) == A]
@@ -427,7 +427,7 @@ async def test_a_standby_that_took_over_follows_a_shard_that_its_owner_has_trans
 
 
 async def test_a_leaving_member_takes_no_shards_back(autojump_clock: MockClock) -> None:
-    """It stopped before it had sent them again, and their counters were lost."""
+    """The leaving member stopped before it had sent the shards again, and lost their counters."""
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
         standby, leaving, is_done = peers.add(A), peers.add(B), trio.Event()

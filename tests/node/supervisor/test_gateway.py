@@ -69,7 +69,7 @@ def test_a_token_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_token_that_cannot_be_looked_up_is_reported_by_name(tmp_path: Path) -> None:
-    """As in a folder that the user of the node cannot enter."""
+    """The same error occurs in a folder that the user of the node cannot enter."""
     keys = str(tmp_path / ("x" * 300))
 
     with pytest.raises(ConfigError, match=r"gateway\.token: cannot be read \(File name too long"):

@@ -20,7 +20,7 @@ NODE = NodeSettings(name="a", listen="127.0.0.1:7101")
 
 
 class FakeGateway:
-    """Process of a gateway, which ends when the test says so, or when it is killed."""
+    """Process of a gateway, which the test can end, and which ends when it is killed."""
 
     def __init__(self, words: Sequence[str], environment: dict[str, str], *, obeys: bool) -> None:
         self.words, self.environment = words, environment
@@ -50,7 +50,7 @@ class FakeGateway:
 
 
 class Run:
-    """Run of a node that ends when the test says so, with a gateway."""
+    """Run of a node with a gateway; the test ends the node."""
 
     def __init__(self, node: NodeSettings = NODE, *, obeys: bool = True) -> None:
         self.gateways: list[FakeGateway] = []

@@ -1,4 +1,4 @@
-"""Answers of a host's admin port to requests, with members whose answers the test gives."""
+"""Answers of a host's admin port to requests, with fake members."""
 
 import json
 from collections.abc import Mapping, Sequence

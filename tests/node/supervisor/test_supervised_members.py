@@ -42,7 +42,7 @@ class FakePipe:
 
 
 class FakeProcess:
-    """Process of one member, which ends when the test says so, or when it is killed."""
+    """Process of one member, which the test can end, and which ends when it is killed."""
 
     def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
         self.words, self.environment = words, environment

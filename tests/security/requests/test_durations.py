@@ -68,9 +68,9 @@ async def test_a_cost_near_2_to_the_53_under_a_carried_limit_affects_no_other_cl
         attacker, other = await world.call(APP), await world.call(replace(APP, session=2))
         poisoned, healthy = key_of("a", 0), key_of("a", 1)
         spend = with_columns(check(1, poisoned, cost=2**53 - 1000), limits=[HUGE])
-        await attacker.say(spend)
+        await attacker.send(spend)
 
-        answers = await other.say(
+        answers = await other.send(
             with_columns(check(1, poisoned), limits=[DAILY]), check(2, healthy), check(3, healthy)
         )
 
@@ -89,10 +89,10 @@ async def test_lowering_a_bucket_from_a_million_a_day_to_one_a_day_ends_no_sessi
         caller = await world.call(APP)
         [match] = rules_of(1).rules.match("api", [Descriptor((("tenant", "t"),))])
         assert match is not None
-        await caller.say(check_by_rule(1, match.key, 500_000))
+        await caller.send(check_by_rule(1, match.key, 500_000))
 
         world.node.change_rules(rules_of(1).rules)
-        [answer] = await caller.say(check_by_rule(2, match.key, 1))
+        [answer] = await caller.send(check_by_rule(2, match.key, 1))
 
         assert not caller.closed
         assert codes_of(answer) == [Code.DENIED]
@@ -114,7 +114,7 @@ async def test_an_answer_that_cannot_be_encoded_rejects_only_its_own_request(
             return outcomes
 
         monkeypatch.setattr(engine, "decide", decide_with_invalid_limit)
-        refused, answer = await caller.say(check(1, key_of("a", 7)), check(2, key_of("a", 8)))
+        refused, answer = await caller.send(check(1, key_of("a", 7)), check(2, key_of("a", 8)))
 
         assert isinstance(refused, Refused)
         assert (refused.seq, refused.code) == (1, ErrorCode.INTERNAL)

@@ -123,9 +123,9 @@ async def test_a_client_cannot_refund_units_that_another_token_has_spent(
 ) -> None:
     async with node_of_rules() as world:
         honest, attacker = await join(world, "app"), await join(world, "other")
-        await honest.say(rule_request(1, USER, 5))
+        await honest.send(rule_request(1, USER, 5))
 
-        after = await attacker.say(rule_request(1, USER, 5, Op.REFUND))
+        after = await attacker.send(rule_request(1, USER, 5, Op.REFUND))
 
         assert (remaining_of(after), refunded(after)) == (0, 0)
         assert world.count("refused_refunds") == 5
@@ -139,10 +139,10 @@ async def test_a_client_can_refund_units_that_its_own_token_has_spent(
             await join(world, "app"),
             await join(world, "app", session=5),
         )
-        await first_session.say(rule_request(1, USER, 4))
+        await first_session.send(rule_request(1, USER, 4))
 
-        first = await second_session.say(rule_request(1, USER, 1, Op.REFUND))
-        rest = await first_session.say(rule_request(2, USER, 9, Op.REFUND))
+        first = await second_session.send(rule_request(1, USER, 1, Op.REFUND))
+        rest = await first_session.send(rule_request(2, USER, 9, Op.REFUND))
 
         assert (remaining_of(first), remaining_of(rest)) == (2, 5)
         assert world.count("refused_refunds") == 6
@@ -151,11 +151,11 @@ async def test_a_client_can_refund_units_that_its_own_token_has_spent(
 async def test_units_are_refunded_only_once(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         attacker, honest = await join(world, "other"), await join(world, "app")
-        await attacker.say(rule_request(1, USER, 2))
-        await attacker.say(rule_request(2, USER, 2, Op.REFUND))
-        await honest.say(rule_request(1, USER, 5))
+        await attacker.send(rule_request(1, USER, 2))
+        await attacker.send(rule_request(2, USER, 2, Op.REFUND))
+        await honest.send(rule_request(1, USER, 5))
 
-        assert remaining_of(await attacker.say(rule_request(3, USER, 2, Op.REFUND))) == 0
+        assert remaining_of(await attacker.send(rule_request(3, USER, 2, Op.REFUND))) == 0
 
 
 async def test_a_refund_of_a_past_window_does_not_reduce_the_current_window(
@@ -163,13 +163,13 @@ async def test_a_refund_of_a_past_window_does_not_reduce_the_current_window(
 ) -> None:
     async with node_of_rules() as world:
         attacker, honest = await join(world, "other"), await join(world, "app")
-        await attacker.say(rule_request(1, USER, 5))
+        await attacker.send(rule_request(1, USER, 5))
         clock = world.node.clock.host
         assert isinstance(clock, HandClock)
         clock.time += MINUTE_NS
-        await honest.say(rule_request(1, USER, 5))
+        await honest.send(rule_request(1, USER, 5))
 
-        assert remaining_of(await attacker.say(rule_request(2, USER, 5, Op.REFUND))) == 0
+        assert remaining_of(await attacker.send(rule_request(2, USER, 5, Op.REFUND))) == 0
 
 
 async def test_a_token_with_the_scope_refund_can_refund_units_of_all_tokens(
@@ -177,22 +177,22 @@ async def test_a_token_with_the_scope_refund_can_refund_units_of_all_tokens(
 ) -> None:
     async with node_of_rules() as world:
         app, meter = await join(world, "app"), await join(world, "meter")
-        await app.say(rule_request(1, USER, 5))
+        await app.send(rule_request(1, USER, 5))
 
-        assert remaining_of(await meter.say(rule_request(1, USER, 2, Op.REFUND))) == 2
+        assert remaining_of(await meter.send(rule_request(1, USER, 2, Op.REFUND))) == 2
         assert world.count("refused_refunds") == 0
 
 
 async def test_a_client_cannot_release_slots_of_another_token(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         holder, attacker = await join(world, "app"), await join(world, "other")
-        [acquired] = await holder.say(rule_request(1, PLACES, 2))
+        [acquired] = await holder.send(rule_request(1, PLACES, 2))
         assert isinstance(acquired, Answer)
         slot_id = acquired.results.outcomes.slot_ids[0]
-        await attacker.say(rule_request(1, PLACES, 1))
+        await attacker.send(rule_request(1, PLACES, 1))
 
-        stolen = await attacker.say(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
-        released = await holder.say(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
+        stolen = await attacker.send(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
+        released = await holder.send(rule_request(2, PLACES, 2, Op.REFUND, slot_id))
 
         assert (remaining_of(stolen), remaining_of(released)) == (0, 2)
         assert (refunded(stolen), refunded(released)) == (0, 2)
@@ -204,12 +204,12 @@ async def test_a_token_of_one_domain_can_neither_renew_nor_release_slots_of_othe
 ) -> None:
     async with node_of_rules() as world:
         holder, tenant = await join(world, "app"), await join(world, "tenant")
-        [acquired] = await holder.say(rule_request(1, PLACES, 2))
+        [acquired] = await holder.send(rule_request(1, PLACES, 2))
         assert isinstance(acquired, Answer)
         slot_id = acquired.results.outcomes.slot_ids[0]
 
-        refused = await tenant.say(rule_request(1, PLACES, 2, op, slot_id))
-        after = await holder.say(rule_request(2, PLACES, 0))
+        refused = await tenant.send(rule_request(1, PLACES, 2, op, slot_id))
+        after = await holder.send(rule_request(2, PLACES, 0))
 
         assert "must use rules of shop" in reason_of(refused, ErrorCode.NOT_PERMITTED)
         assert remaining_of(after) == 1
@@ -218,12 +218,12 @@ async def test_a_token_of_one_domain_can_neither_renew_nor_release_slots_of_othe
 async def test_units_spent_from_a_lease_can_be_refunded(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         app = await join(world, "app")
-        [grant] = await app.say(LeaseRequest(1, HOT, 64, [], []))
+        [grant] = await app.send(LeaseRequest(1, HOT, 64, [], []))
         assert isinstance(grant, LeaseGrant)
         assert grant.units == 64
-        await app.say(LeaseRequest(2, HOT, 0, [grant.lease], [40]))
+        await app.send(LeaseRequest(2, HOT, 0, [grant.lease], [40]))
 
-        assert remaining_of(await app.say(rule_request(1, HOT, 64, Op.REFUND))) == 10_000
+        assert remaining_of(await app.send(rule_request(1, HOT, 64, Op.REFUND))) == 10_000
         assert world.count("refused_refunds") == 24
 
 
@@ -232,11 +232,11 @@ async def test_a_limit_in_a_request_neither_resets_nor_locks_a_key_of_a_rule(
 ) -> None:
     async with node_of_rules() as world:
         honest, attacker = await join(world, "app"), await join(world, "other")
-        await honest.say(rule_request(1, USER, 4))
+        await honest.send(rule_request(1, USER, 4))
         huge = Limit.of_ns(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
-        [answer] = await attacker.say(with_columns(check(1, USER, cost=10**6), limits=[huge]))
-        after = await honest.say(rule_request(2, USER, 0))
+        [answer] = await attacker.send(with_columns(check(1, USER, cost=10**6), limits=[huge]))
+        after = await honest.send(rule_request(2, USER, 0))
 
         assert isinstance(answer, Answer)
         assert (answer.results.outcomes.codes, answer.results.outcomes.limits) == (
@@ -255,8 +255,8 @@ async def test_a_token_of_one_domain_cannot_use_rules_of_other_domains(
         tenant = await join(world, "tenant")
         frame = check(1) if with_limit else rule_request(1, USER)
 
-        reason = reason_of(await tenant.say(frame), ErrorCode.NOT_PERMITTED)
-        [refused] = await tenant.say(LeaseRequest(2, HOT, 64, [], []))
+        reason = reason_of(await tenant.send(frame), ErrorCode.NOT_PERMITTED)
+        [refused] = await tenant.send(LeaseRequest(2, HOT, 64, [], []))
 
         assert "must use rules of shop" in reason
         remedy = "use a token without domains" if with_limit else "add the domain to its domains"

@@ -59,7 +59,7 @@ async def test_a_frame_of_limits_with_3600_slots_is_rejected_without_memory_grow
         frame = with_columns(check(1, *keys), limits=[MANY_SLOTS])
         before, _ = tracemalloc.get_traced_memory()
 
-        received = await caller.say(frame)
+        received = await caller.send(frame)
 
         after, _ = tracemalloc.get_traced_memory()
         assert after - before < 2 << 20
@@ -117,8 +117,8 @@ async def test_keys_of_more_than_128_bytes_end_the_connection_that_sends_them(
         fields = unpackb(encode(check(1, longest)))
         fields[7] = [bytes(129)]
 
-        await caller.say(packb(fields))
-        [answer] = await other_caller.say(check(2, longest))
+        await caller.send(packb(fields))
+        [answer] = await other_caller.send(check(2, longest))
 
         assert len(longest) == 128
         assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE

@@ -23,7 +23,7 @@ async def call(w: World, name: str, session: int) -> Caller:
     caller.connection = caller.transport.connect(address_of(name), caller)
     caller.transport.flush()
     await caller.opened.wait()
-    await caller.say(Hello(Role.CLIENT, "app", b"", session))
+    await caller.send(Hello(Role.CLIENT, "app", b"", session))
     return caller
 
 
@@ -73,7 +73,7 @@ async def test_after_requests_with_a_short_deadline_every_node_holds_the_shards_
     async with world() as w:
         caller = await call(w, "a", 900)
         for seq in range(1, FRAMES + 1):
-            await caller.say(urgent_frame(w, seq))
+            await caller.send(urgent_frame(w, seq))
 
         assert taken_shards(w) == 0
         for name in NAMES:

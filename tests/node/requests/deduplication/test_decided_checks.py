@@ -212,7 +212,7 @@ def test_no_age_is_negative_although_the_clock_went_back(ahead: int) -> None:
 @pytest.mark.parametrize(
     ("age_ns", "theirs_age_ns", "is_ours_first"), [(6, 7, False), (7, 7, True), (8, 7, True)]
 )
-def test_of_two_charges_of_a_check_the_younger_one_is_removed(
+def test_the_younger_of_two_charges_of_a_check_is_removed(
     age_ns: int, theirs_age_ns: int, *, is_ours_first: bool
 ) -> None:
     checks = memory()

@@ -112,7 +112,7 @@ def test_a_refund_applied_by_owner_and_standby_counts_once() -> None:
     standby.take_over_from(owner, NOW + 1)
     standby.decide((1, 6, 0), NOW + 2)
     standby.refund((1, 7, 0), NOW + 3)
-    owner.refund((1, 7, 0), NOW + 4)  # It waited in the socket of the owner.
+    owner.refund((1, 7, 0), NOW + 4)  # The request waited in the socket of the owner.
 
     standby.give_to(owner, NOW + 5)
 

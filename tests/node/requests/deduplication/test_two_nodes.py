@@ -85,7 +85,7 @@ def test_checks_of_a_retaken_standby_log_count_once_at_the_owner() -> None:
     standby.release_to(owner, NOW + 3)  # The network drops the transfer.
     standby.ownership.take_over(SHARD, owner.name, [], NOW + 4)
     standby.decide((1, 6, 0), NOW + 5)
-    owner.decide((1, 5, 0), NOW + 6)  # It waited in the socket of the owner.
+    owner.decide((1, 5, 0), NOW + 6)  # The request waited in the socket of the owner.
 
     standby.give_to(owner, NOW + 7)
 

@@ -99,7 +99,7 @@ async def test_a_suspended_node_decides_nothing_until_it_resumes(
 
 
 @pytest.mark.parametrize("hops", HOPS)
-async def test_a_suspended_node_decides_no_check_whose_deadline_is_over(
+async def test_a_suspended_node_decides_no_check_whose_deadline_has_passed(
     autojump_clock: MockClock, host: HandlingHost, hops: int
 ) -> None:
     host.hold(OURS)

@@ -80,7 +80,7 @@ class Caller:
     def on_close(self, code: int, reason: str) -> None:
         self.closed.append((code, reason))
 
-    async def say(self, *messages: Message | bytes) -> list[Message]:
+    async def send(self, *messages: Message | bytes) -> list[Message]:
         """Send messages; return the answers of the next 0.1 s."""
         assert self.connection is not None
         assert self.transport is not None
@@ -114,19 +114,19 @@ class World:
         for hello in greeting:
             if hello.role is Role.NODE:
                 proof = ACCESS.proof_of(hello.name, caller.connection.binding)
-                await caller.say(replace(hello, credential=proof))
+                await caller.send(replace(hello, credential=proof))
             else:
-                await caller.say(hello)
+                await caller.send(hello)
         return caller
 
-    async def hear_of_b(self) -> None:
+    async def add_member_b(self) -> None:
         """Add a member to the node that never runs but has its shards."""
         b = await self.call(Hello(Role.NODE, "b", b"", 1))
-        await b.say(Exchange(1, pack_records([B])))
-        [pulled] = await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
+        await b.send(Exchange(1, pack_records([B])))
+        [pulled] = await b.send(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
         assert isinstance(pulled, Pulled)
         for group in pulled.groups:
-            await b.say(TransferAck(3, group.shards, group.transfer_id))
+            await b.send(TransferAck(3, group.shards, group.transfer_id))
         assert b.connection is not None
         assert b.transport is not None
         b.connection.close()
@@ -152,7 +152,7 @@ async def running_node(
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
         world = World(network, node, nursery, bugs)
-        await world.hear_of_b()
+        await world.add_member_b()
         yield world
         nursery.cancel_scope.cancel()
     assert bugs == []

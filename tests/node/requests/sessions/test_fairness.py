@@ -81,7 +81,7 @@ async def test_short_requests_of_a_client_are_decided_after_its_long_request(
         caller = await world.call(OPERATOR)
         keys = held_keys(world.node, 100)
 
-        received = await caller.say(
+        received = await caller.send(
             check(1, *keys), check(2, keys[-1], op=Op.RESET), check(3, keys[-1])
         )
 
@@ -97,7 +97,7 @@ async def test_a_repeated_long_request_is_decided_once(autojump_clock: object) -
         caller = await world.call(APP)
         request = check(1, *held_keys(world.node, ROWS))
 
-        await caller.say(request, request)
+        await caller.send(request, request)
 
         assert world.count("checks") == ROWS
         assert world.count("repeated") == 1
@@ -109,8 +109,8 @@ async def test_no_more_rows_wait_for_their_turn_than_the_bound(autojump_clock: o
         keys = held_keys(world.node, ROWS)
         requests = [check(seq, *keys) for seq in range(1, MAX_WAITING // 2 // ROWS + 3)]
 
-        received = await busy.say(*requests)
-        await other.say(check(1, *keys))
+        received = await busy.send(*requests)
+        await other.send(check(1, *keys))
 
         refused = [each for each in received if isinstance(each, Refused)]
         assert [each.code for each in refused] == [ErrorCode.OVERLOADED] * 2
@@ -137,7 +137,7 @@ async def test_a_client_beyond_the_bound_is_rejected_in_turn(autojump_clock: obj
         keys = held_keys(world.node, ROWS)
         fitting = MAX_WAITING // 2 // ROWS
 
-        received = await caller.say(*[check(seq, *keys) for seq in range(1, fitting + 2)])
+        received = await caller.send(*[check(seq, *keys) for seq in range(1, fitting + 2)])
 
         assert isinstance(received[-1], Refused)
         assert received[-1].seq == fitting + 1

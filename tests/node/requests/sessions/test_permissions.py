@@ -36,7 +36,7 @@ async def test_every_token_may_ping_and_read_members_and_rules(
     async with running_node() as world:
         caller = await world.call(APP)
 
-        pong, members, rules = await caller.say(Ping(1), AskMembers(2), AskRules(3))
+        pong, members, rules = await caller.send(Ping(1), AskMembers(2), AskRules(3))
 
         assert pong == Pong(1)
         assert isinstance(members, Members)
@@ -51,10 +51,10 @@ async def test_every_token_may_ping_and_read_members_and_rules(
 async def test_each_scope_allows_only_its_own_requests(autojump_clock: object) -> None:
     async with running_node() as world:
         app, operator = await world.call(APP), await world.call(OPERATOR)
-        await app.say(check(1, cost=3))
+        await app.send(check(1, cost=3))
 
-        reset = await app.say(check(2, op=Op.RESET, cost=0))
-        stats = await app.say(AskStats(3))
+        reset = await app.send(check(2, op=Op.RESET, cost=0))
+        stats = await app.send(AskStats(3))
 
         refusal = reason_of(reset, ErrorCode.NOT_PERMITTED)
         assert "scope 'reset'" in refusal
@@ -62,18 +62,18 @@ async def test_each_scope_allows_only_its_own_requests(autojump_clock: object) -
         assert "scope 'observe'" in reason_of(stats, ErrorCode.NOT_PERMITTED)
         assert not app.closed
         assert world.count("refused_not_permitted") == 2
-        [counters] = await operator.say(AskStats(4))
+        [counters] = await operator.send(AskStats(4))
         assert isinstance(counters, Stats)
         assert counters.counters["checks"] == 1
-        assert remaining(await operator.say(check(5, op=Op.RESET, cost=0))) == [5]
+        assert remaining(await operator.send(check(5, op=Op.RESET, cost=0))) == [5]
 
 
 async def test_a_refund_needs_the_same_permission_as_a_check(autojump_clock: object) -> None:
     async with running_node() as world:
         app = await world.call(APP)
 
-        spent = await app.say(check(1, cost=3))
-        refunded = await app.say(check(2, cost=2, op=Op.REFUND))
+        spent = await app.send(check(1, cost=3))
+        refunded = await app.send(check(2, cost=2, op=Op.REFUND))
 
         assert remaining(spent + refunded) == [2, 4]
 
@@ -83,11 +83,11 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
         client = await world.call(APP)
         peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
-        received = await client.say(check(1, hops=1))
+        received = await client.send(check(1, hops=1))
 
         assert "only a node forwards" in reason_of(received, ErrorCode.NOT_PERMITTED)
         assert client.closed
-        assert remaining(await peer.say(check(1, hops=1))) == [4]
+        assert remaining(await peer.send(check(1, hops=1))) == [4]
 
 
 async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock: object) -> None:
@@ -98,8 +98,8 @@ async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock
         member = await world.call(Hello(Role.NODE, "b", b"", 1))
         client = await world.call(APP)
 
-        assert await member.say(copy) == [Done(1)]
-        await client.say(copy)
+        assert await member.send(copy) == [Done(1)]
+        await client.send(copy)
 
     assert member.closed == []
     assert [code for code, _ in client.closed] == [ErrorCode.BAD_MESSAGE]
@@ -111,7 +111,7 @@ async def test_a_check_forwarded_twice_is_not_forwarded_again(
     async with running_node() as world:
         peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
-        received = await peer.say(check(1, key_of("b"), hops=2))
+        received = await peer.send(check(1, key_of("b"), hops=2))
 
         assert "will not forward" in reason_of(received, ErrorCode.NOT_HERE)
         assert world.count("refused_not_owner") == 1
@@ -124,5 +124,5 @@ async def test_a_client_may_send_checks_to_the_standby_instead_of_the_owner(
     async with running_node() as world:
         caller = await world.call(APP)
 
-        assert remaining(await caller.say(check(1, key_of("b"), as_standby=True))) == [4]
+        assert remaining(await caller.send(check(1, key_of("b"), as_standby=True))) == [4]
         assert world.count("decided_as_standby") == 1

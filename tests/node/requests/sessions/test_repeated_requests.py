@@ -19,11 +19,11 @@ async def test_a_repeated_request_is_answered_twice_and_counted_once(
     async with running_node() as world:
         caller = await world.call(APP)
 
-        first = await caller.say(check(1, cost=3))
-        second = await caller.say(check(1, cost=3))
+        first = await caller.send(check(1, cost=3))
+        second = await caller.send(check(1, cost=3))
 
         assert first == second
-        assert remaining(await caller.say(check(2, cost=1))) == [1]
+        assert remaining(await caller.send(check(2, cost=1))) == [1]
         assert world.count("repeated") == 1
         assert world.count("checks") == 2
 
@@ -33,12 +33,12 @@ async def test_a_repeat_over_a_new_connection_counts_once(
 ) -> None:
     async with running_node() as world:
         one = await world.call(APP)
-        first = await one.say(check(1, cost=3))
+        first = await one.send(check(1, cost=3))
         assert one.connection is not None
         one.connection.close(0, "lost")
         two = await world.call(APP)
 
-        assert await two.say(check(1, cost=3)) == first
+        assert await two.send(check(1, cost=3)) == first
 
 
 async def test_another_process_with_the_same_token_counts_for_itself(
@@ -48,7 +48,7 @@ async def test_another_process_with_the_same_token_counts_for_itself(
         one = await world.call(APP)
         two = await world.call(Hello(Role.CLIENT, "app", SECRET, 2))
 
-        assert remaining(await one.say(check(1)) + await two.say(check(1))) == [4, 3]
+        assert remaining(await one.send(check(1)) + await two.send(check(1))) == [4, 3]
 
 
 async def test_a_request_still_being_forwarded_is_not_forwarded_again(
@@ -58,7 +58,7 @@ async def test_a_request_still_being_forwarded_is_not_forwarded_again(
         caller = await world.call(APP)
         asked = check(1, key_of("b"), deadline_ms=2000)
 
-        await caller.say(asked, asked)
+        await caller.send(asked, asked)
         await trio.sleep(1)
 
         assert len(remaining(caller.received)) == 1
@@ -71,12 +71,12 @@ async def test_an_answer_after_a_reconnect_uses_the_new_connection(
 ) -> None:
     async with running_node(delay_to_b=1.0) as world:  # The handshake with b takes a while.
         one = await world.call(APP)
-        await one.say(check(1, key_of("b"), deadline_ms=5000))
+        await one.send(check(1, key_of("b"), deadline_ms=5000))
         assert one.connection is not None
         one.connection.close(0, "lost")
         two = await world.call(APP)
 
-        await two.say(check(1, key_of("b"), deadline_ms=5000))
+        await two.send(check(1, key_of("b"), deadline_ms=5000))
         await trio.sleep(1)
 
         assert one.received[1:] == []

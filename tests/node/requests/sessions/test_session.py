@@ -39,7 +39,7 @@ async def test_a_valid_hello_is_answered_with_a_welcome(autojump_clock: object) 
     async with running_node() as world:
         caller = await world.call()
 
-        [welcome] = await caller.say(APP)
+        [welcome] = await caller.send(APP)
 
         assert isinstance(welcome, Welcome)
         assert welcome.name == "a"
@@ -50,7 +50,7 @@ async def test_nothing_is_served_before_the_hello(autojump_clock: object) -> Non
         for message in (check(1), AskMembers(1), AskRules(1), AskStats(1), Ping(1)):
             caller = await world.call()
 
-            received = await caller.say(message, check(2))
+            received = await caller.send(message, check(2))
 
             assert "say hello first" in reason_of(received, ErrorCode.HELLO_EXPECTED)
             assert caller.closed[0][0] == ErrorCode.HELLO_EXPECTED
@@ -62,7 +62,7 @@ async def test_a_second_hello_ends_the_connection(autojump_clock: object) -> Non
     async with running_node() as world:
         caller = await world.call(APP)
 
-        received = await caller.say(OPERATOR)
+        received = await caller.send(OPERATOR)
 
         assert "second hello" in reason_of(received, ErrorCode.HELLO_EXPECTED)
         assert caller.closed
@@ -84,7 +84,7 @@ async def test_an_invalid_credential_is_rejected_counted_and_disconnected(
     async with running_node() as world:
         caller = await world.call()
 
-        received = await caller.say(hello)
+        received = await caller.send(hello)
 
         assert hello.name in reason_of(received, ErrorCode.BAD_CREDENTIAL)
         assert caller.closed[0][0] == ErrorCode.BAD_CREDENTIAL
@@ -98,7 +98,7 @@ async def test_a_peer_of_another_version_receives_the_reason(autojump_clock: obj
         greeting = bytearray(encode(APP))
         greeting[2] += 1  # The version is the hello's first field.
 
-        received = await caller.say(bytes(greeting))
+        received = await caller.send(bytes(greeting))
 
         assert "version" in reason_of(received, ErrorCode.WRONG_VERSION)
         assert world.count("refused_wrong_version") == 1
@@ -126,8 +126,8 @@ async def test_a_new_connection_of_a_member_ends_its_earlier_one(autojump_clock:
         later = await world.call(hello)
 
         assert earlier.closed == [(ErrorCode.OK, "this process has connected again")]
-        assert await earlier.say(replica) == []
-        assert await later.say(replica) == await other.say(replica) == [Done(1)]
+        assert await earlier.send(replica) == []
+        assert await later.send(replica) == await other.send(replica) == [Done(1)]
         assert world.count("copies_received") == 2
         assert world.count("connections") == 2
 
@@ -153,18 +153,18 @@ async def test_invalid_bytes_close_their_connection_and_are_counted_by_cause(
         good = await world.call(APP)
         caller = await world.call(*([APP] if greeted else []))
 
-        assert await caller.say(payload, check(1)) == []
+        assert await caller.send(payload, check(1)) == []
 
         assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
         assert world.count(f"refused_bad_message_{cause}") == 1
-        assert remaining(await good.say(check(2))) == [4]
+        assert remaining(await good.send(check(2))) == [4]
 
 
 async def test_an_unexpected_message_closes_its_connection(autojump_clock: object) -> None:
     async with running_node() as world:
         caller = await world.call(APP)
 
-        received = await caller.say(Pong(1))
+        received = await caller.send(Pong(1))
 
         assert "Pong must answer a request" in reason_of(received, ErrorCode.BAD_MESSAGE)
         assert world.count("refused_bad_message") == 1
@@ -179,14 +179,14 @@ async def test_only_a_client_that_does_not_read_its_answers_is_disconnected(
     async with running_node(rules=large_rules()) as world:
         good, greedy, slow = [await world.call(APP) for _ in range(3)]
 
-        await greedy.say(*[AskRules(seq) for seq in range(1, 11)])
-        await slow.say(*[AskRules(seq) for seq in range(1, 5)])
+        await greedy.send(*[AskRules(seq) for seq in range(1, 11)])
+        await slow.send(*[AskRules(seq) for seq in range(1, 5)])
 
         assert slow.closed == []  # Four answers of 0.9 MB are below 4 MiB.
         assert greedy.closed[0][0] == ErrorCode.OVERLOADED
         assert world.count("refused_slow_reader") == 1
         assert world.count("connections") == 2
-        assert [type(message) for message in await good.say(AskRules(1))] == [Rules]
+        assert [type(message) for message in await good.send(AskRules(1))] == [Rules]
 
 
 def large_rules() -> RuleSet:

@@ -53,7 +53,7 @@ def test_the_session_without_progress_for_longest_is_closed_first() -> None:
     assert w.account.total == slow.unsent == 700
 
 
-def test_a_session_that_sends_much_is_not_taken_for_one_that_makes_progress() -> None:
+def test_a_session_whose_peer_acknowledges_nothing_makes_no_progress() -> None:
     w = World()
     slow, stuck = Reader(), Reader()
     w.send(slow, 196)

@@ -140,7 +140,7 @@ def test_the_log_is_charged_on_a_replica_of_the_window_before() -> None:
     host.spend(UNKNOWN, 5, limit=CARRIED)
     log.add(UNKNOWN, 5, CARRIED.period_ns, NOW)
 
-    host.merge.restore_below(log, [(NOW + SECOND, replica)], NOW + SECOND)  # It came late.
+    host.merge.restore_below(log, [(NOW + SECOND, replica)], NOW + SECOND)  # too late
 
     assert host.used(UNKNOWN, now=NOW + SECOND) == [5]
 

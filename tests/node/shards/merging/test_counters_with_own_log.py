@@ -27,7 +27,7 @@ def test_a_replica_of_a_member_that_started_from_this_nodes_counters_adds_nothin
 
 
 @pytest.mark.parametrize(("by_first", "by_second"), [(0, 0), (4, 0), (0, 5), (4, 5)])
-def test_of_two_members_that_know_each_others_log_each_unit_counts_once(
+def test_each_unit_of_two_members_that_have_each_others_log_counts_once(
     by_first: int, by_second: int
 ) -> None:
     first, second, owner = Host("b"), Host("c"), Host("d")

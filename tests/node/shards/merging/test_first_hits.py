@@ -14,8 +14,11 @@ WINDOW = Limit.of_ns(9, DAY, Algorithm.FIXED_WINDOW)
 
 
 def host(name: str, hit_at: int | None = None, *, is_covering: bool = True) -> Host:
-    """Return a node that has admitted 2 units, if any, and holds the shard: for its silent owner
-    `o`, of which it has no replica, or as its owner."""
+    """Return a node that holds the shard and has admitted 2 units at `hit_at`, if given.
+
+    With `is_covering`, it holds the shard for the silent owner `o` and has no replica of it.
+    Otherwise it is the owner.
+    """
     made = Host(name, carried=LIMIT)
     if is_covering:
         made.cover("o", at=NOW)

@@ -55,7 +55,7 @@ def test_empty_shards_are_accepted_once_and_not_while_they_are_held() -> None:
     assert host.counters.as_dict()["shards_pulled"] == 1
     host.ask(host)  # Any member requests the shard.
     assert host.ownership.accept_empty([SHARD], group, owner.name, NOW) == [SHARD]
-    assert not host.holds  # It is an old transfer.
+    assert not host.holds  # The transfer is old.
 
 
 @pytest.mark.parametrize("is_held", [False, True])

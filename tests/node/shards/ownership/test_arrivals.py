@@ -23,9 +23,12 @@ def arrival(
     is_branch: bool = False,
     has_log: bool = False,
 ) -> Event:
-    """Return the event of an arrival. `text` describes the transfer: the member from which the
-    sender took the shard over, then `blind` without a replica, then `before` for counters of a
-    run before this node's restart."""
+    """Return the event of an arrival; `text` describes the transfer by words.
+
+    The first word is the member from which the sender took the shard over, or `own`. The word
+    `blind` means a takeover without a replica. The word `before` means counters of a run before
+    this node's restart.
+    """
     words = text.split()
     taken_from = "" if words[0] == "own" else words[0]
     blind = name("third") if "blind" in words else ""

@@ -175,7 +175,7 @@ def test_a_transfer_of_an_own_shard_has_no_marks_and_is_taken_back_from_its_rece
         ("x", "d", True, ("c", "d"), "e"),
     ],
 )
-def test_the_sender_of_a_covered_shard_names_its_base_or_who_may_have_it(
+def test_the_sender_of_a_covered_shard_names_its_base_or_the_member_that_may_have_it(
     taken_from: str, replica_at: str, to_ask: tuple[str, ...], base_of: str, *, is_blind: bool
 ) -> None:
     cover = Cover(B, NOW, to_ask=(C,), base_of="e")

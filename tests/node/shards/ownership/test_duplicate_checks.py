@@ -129,7 +129,7 @@ def test_a_refund_of_the_sender_leaves_its_charges_of_another_time(
 
 
 def test_a_check_that_has_drained_from_a_bucket_counts_once() -> None:
-    """The refund of the second charge removed only what had not drained since, so nothing."""
+    """The refund of the second charge removed no units, because these units had drained."""
     second_ns = 1_000_000_000
     bucket = Limit.of_ns(10, 40 * second_ns, algorithm=Algorithm.TOKEN_BUCKET)
     owner, standby = Host("c", bucket), Host("a", bucket)
@@ -232,17 +232,17 @@ def test_a_crossed_transfer_is_charged_although_the_owner_decided_all_its_recent
 
 def test_a_check_whose_charge_left_and_returns_through_another_member_is_counted() -> None:
     """The node had decided the check itself, so it seemed to have the charge still."""
-    stand_in, owner, elsewhere = Host("a"), Host("b"), Host("d")
+    standby, owner, elsewhere = Host("a"), Host("b"), Host("d")
     elsewhere.start(3)
-    stand_in.cover("b", at=BEGIN)
-    stand_in.spend(1, at=EARLIER, check_id=CHECK)
-    move(stand_in, owner)
-    stand_in.pull(elsewhere)
-    assert stand_in.used == 3
+    standby.cover("b", at=BEGIN)
+    standby.spend(1, at=EARLIER, check_id=CHECK)
+    move(standby, owner)
+    standby.pull(elsewhere)
+    assert standby.used == 3
 
-    stand_in.pull(owner)
+    standby.pull(owner)
 
-    assert stand_in.used == 4
+    assert standby.used == 4
 
 
 def test_a_check_in_a_replica_after_a_transfer_is_counted_once() -> None:

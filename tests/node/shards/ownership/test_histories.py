@@ -119,7 +119,7 @@ def test_the_log_of_a_second_owner_is_kept_for_some_seconds() -> None:
 
 
 def test_a_second_owner_sends_its_log_with_its_transfer() -> None:
-    """So a third member that receives it first continues the log."""
+    """A third member that receives the transfer first therefore continues the log."""
     _, standby, third = covered()
 
     reply = third.ask(standby)

@@ -16,38 +16,41 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, RULE, Host
 
 
 def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> None:
-    before, after, stand_in = Host("c"), Host("c"), Host("a")
+    before, after, standby = Host("c"), Host("c"), Host("a")
     before.start(3)
     copy = before.ownership.snapshot([KEY], NOW).unpack()
-    stand_in.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
-    stand_in.spend(2)
-    stand_in.ownership.on_member_change(member("c"), member("c", generation=2))
+    standby.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    standby.spend(2)
+    standby.ownership.on_member_change(member("c"), member("c", generation=2))
     after.start()  # Restarted, and found no other member.
     after.spend(1)
     after.ownership.restore_lost({KEY: [0, 4]}, NOW)  # Counts that were sent to other data centers.
-    after.copy_to(stand_in)
+    after.copy_to(standby)
 
-    after.pull(stand_in)
+    after.pull(standby)
 
     assert after.used == 6
 
 
 def restarted_alone() -> tuple[Host, Host, Ring]:
-    """A node that has admitted 1 unit since it restarted alone, its standby with a replica of 3
-    units from before, and the ring of both."""
+    """Return a node that restarted alone, its standby, and the ring of both.
+
+    The node has admitted 1 unit since the restart. The standby has a replica of 3 units from before
+    the restart.
+    """
     shard, names = shard_of(KEY), (NodeId("a"), NodeId("c"))
     ring = Ring.of(map(Member, names))
     owner = ring.owner(shard)
-    (standby,) = [name for name in names if name != owner]
-    before, after, stand_in = Host(owner), Host(owner), Host(standby)
+    (other,) = [name for name in names if name != owner]
+    before, after, standby = Host(owner), Host(owner), Host(other)
     before.ownership.start([shard])
     before.spend(3)
-    before.copy_to(stand_in)
+    before.copy_to(standby)
     after.ownership.start([shard])
     after.ownership.unasked.add([shard], {})
     after.spend(1)
     after.ownership.unasked.on_ring_change(ring)
-    return after, stand_in, ring
+    return after, standby, ring
 
 
 def test_an_owner_that_restarted_alone_recovers_the_replica_of_its_standby() -> None:
@@ -289,7 +292,7 @@ def test_counts_of_other_data_centers_are_not_added_to_those_of_this_one(
     standby.cover("a")
     standby.spend(1)
     standby.ownership.on_member_change(member("a"), member("a", generation=2))
-    restarted.start()  # It found no other member of its data center.
+    restarted.start()  # No other member of its data center was found.
     restarted.engine.merge_remote("dc2", [KEY], [[cells[0], 3]], NOW)
     restarted.spend(1)
 
@@ -358,7 +361,7 @@ def test_a_replica_of_a_restarted_owner_is_not_below_its_transfer() -> None:
     assert receiver.used == 2
 
 
-def test_a_restarted_owner_has_nothing_but_what_it_has_transferred() -> None:
+def test_a_restarted_owner_has_only_the_counters_that_it_has_transferred() -> None:
     """The restarted owner became the standby, and its replica was merged as older counters."""
     restarted, receiver = covering_itself(), Host("a")
     transfer = receiver.ask(restarted)

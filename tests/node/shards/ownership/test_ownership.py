@@ -26,15 +26,15 @@ def test_two_standbys_of_one_owner_count_no_hit_twice() -> None:
 
 
 def test_a_standby_continues_from_the_owners_own_counts() -> None:
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start()
-    stand_in.cover("c")
+    standby.cover("c")
     owner.spend(4)
-    stand_in.spend(5)
+    standby.spend(5)
 
-    owner.copy_to(stand_in)
+    owner.copy_to(standby)
 
-    assert stand_in.used == 9
+    assert standby.used == 9
 
 
 def test_a_repeated_transfer_is_not_counted_after_the_shard_was_passed_on() -> None:
@@ -68,14 +68,14 @@ def test_a_transfer_repeated_after_that_of_another_member_counts_once() -> None:
 
 
 def test_a_standby_sends_its_admissions_to_only_one_of_two_requesters() -> None:
-    owner, stand_in, other = Host("c"), Host("a"), Host("b")
+    owner, standby, other = Host("c"), Host("a"), Host("b")
     owner.start()
-    stand_in.cover("c")
-    stand_in.spend(2)
+    standby.cover("c")
+    standby.spend(2)
 
-    first = other.ask(stand_in)
-    owner.pull(stand_in)  # Receives the new holder of the shard.
-    other.take(stand_in, first)
+    first = other.ask(standby)
+    owner.pull(standby)  # Receives the new holder of the shard.
+    other.take(standby, first)
     owner.pull(other)
 
     assert owner.used == 2
@@ -99,16 +99,16 @@ def test_a_standbys_replica_is_not_added_after_the_shard_was_passed_on() -> None
 
 
 def test_a_return_drops_no_counters_whose_transfer_is_unacknowledged() -> None:
-    owner, receiver, stand_in = Host("c"), Host("a"), Host("b")
+    owner, receiver, standby = Host("c"), Host("a"), Host("b")
     owner.start(3)
-    stand_in.cover("c")
-    stand_in.spend(2)
+    standby.cover("c")
+    standby.spend(2)
     receiver.ask(owner)  # The network drops the answer.
 
-    owner.pull(stand_in)
+    owner.pull(standby)
     owner.cover("a")
     assert owner.used == 3
-    owner.pull(stand_in)
+    owner.pull(standby)
 
     assert owner.used == 5
 
@@ -133,35 +133,35 @@ def test_a_transfer_without_counters_drops_no_counters_whose_transfer_is_unackno
 
 
 def test_a_returned_transfer_keeps_the_fallback_log_of_the_owner() -> None:
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start(3)
     copy = owner.engine.snapshot([KEY], NOW)
-    stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
-    stand_in.spend(2)
-    owner.ask(stand_in)  # The network drops the answer.
+    standby.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    standby.spend(2)
+    owner.ask(standby)  # The network drops the answer.
 
-    stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
-    stand_in.spend(1)
-    owner.pull(stand_in)
+    standby.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
+    standby.spend(1)
+    owner.pull(standby)
 
     assert owner.used == 6
 
 
 def test_a_transfer_taken_back_before_its_late_acknowledgement_counts_once() -> None:
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start(3)
     copy = owner.engine.snapshot([KEY], NOW)
-    stand_in.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
-    stand_in.spend(2)
-    reply = owner.ask(stand_in)
-    stand_in.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
-    stand_in.spend(1)
+    standby.ownership.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    standby.spend(2)
+    reply = owner.ask(standby)
+    standby.ownership.take_over(shard_of(KEY), owner.name, [], NOW)
+    standby.spend(1)
 
-    owner.take(stand_in, reply)
-    stand_in.ownership.acknowledge(owner.name, [shard_of(KEY)], reply.groups[0].transfer_id, NOW)
-    owner.copy_to(stand_in)
-    assert (owner.used, stand_in.used) == (5, 6)
-    owner.pull(stand_in)
+    owner.take(standby, reply)
+    standby.ownership.acknowledge(owner.name, [shard_of(KEY)], reply.groups[0].transfer_id, NOW)
+    owner.copy_to(standby)
+    assert (owner.used, standby.used) == (5, 6)
+    owner.pull(standby)
 
     assert owner.used == 6
 
@@ -179,28 +179,28 @@ def test_a_shard_without_counters_anywhere_starts_empty() -> None:
 
 
 def test_standby_admissions_count_once_at_an_owner_without_data() -> None:
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start()
-    stand_in.cover("c")
-    stand_in.spend(4)
+    standby.cover("c")
+    standby.spend(4)
 
-    stand_in.pull(owner)
+    standby.pull(owner)
 
-    assert stand_in.used == 4
+    assert standby.used == 4
 
 
 def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
-    owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
+    owner, standby, next_one = Host("a"), Host("b"), Host("c")
     owner.start(4)
-    owner.copy_to(stand_in)
-    stand_in.cover("a")
-    stand_in.spend(2)
-    stand_in.copy_to(next_one)
+    owner.copy_to(standby)
+    standby.cover("a")
+    standby.spend(2)
+    standby.copy_to(next_one)
     next_one.cover("b")
     next_one.spend(1)
     owner.spend(3)
 
-    next_one.pull(stand_in)
+    next_one.pull(standby)
     assert next_one.used == 7
     next_one.pull(owner)
 
@@ -208,12 +208,12 @@ def test_a_second_standby_reports_the_admissions_of_both_to_the_owner() -> None:
 
 
 def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() -> None:
-    owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
+    owner, standby, newcomer = Host("a"), Host("b"), Host("c")
     owner.start(4)
-    owner.copy_to(stand_in)
-    stand_in.cover("c")
-    stand_in.spend(1)
-    newcomer.pull(stand_in)
+    owner.copy_to(standby)
+    standby.cover("c")
+    standby.spend(1)
+    newcomer.pull(standby)
 
     newcomer.pull(owner)
 
@@ -223,69 +223,69 @@ def test_a_standby_remembers_the_origin_of_its_replica_despite_ring_changes() ->
 def test_a_replica_of_an_unknown_member_names_its_owner() -> None:
     """After a restart, the node received a replica of an owner before the owner's membership
     record."""
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start(3)
-    owner.copy_to(stand_in)
-    stand_in.cover("b")
+    owner.copy_to(standby)
+    standby.cover("b")
 
-    assert stand_in.covered_owner == owner.name
+    assert standby.covered_owner == owner.name
 
 
 def test_a_replica_that_another_member_sent_belongs_to_its_owner() -> None:
     """The silent owner of the ring had only a replica of the same counters. Both members then
     owned the shard, and a merge counted all hits twice."""
-    owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
+    owner, standby, covering, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
     owner.start(3)
     for host in (standby, ring_owner):
         owner.copy_to(host)
-    stand_in.take_over_from_replica_at(standby, "b")
-    stand_in.spend(2)
+    covering.take_over_from_replica_at(standby, "b")
+    covering.spend(2)
 
-    assert stand_in.covered_owner == owner.name
-    stand_in.pull(owner)
-    assert stand_in.used == 5
-    assert stand_in.covered_owner is None
+    assert covering.covered_owner == owner.name
+    covering.pull(owner)
+    assert covering.used == 5
+    assert covering.covered_owner is None
 
 
 def test_the_owner_of_the_ring_is_asked_when_the_owner_of_a_replica_has_nothing() -> None:
-    owner, standby, stand_in, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
+    owner, standby, covering, ring_owner = Host("c"), Host("d"), Host("a"), Host("b")
     owner.start(3)
     owner.copy_to(standby)
     ring_owner.pull(owner)
     ring_owner.spend(4)
-    stand_in.take_over_from_replica_at(standby, "b")
-    stand_in.spend(2)
+    covering.take_over_from_replica_at(standby, "b")
+    covering.spend(2)
 
-    stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
+    covering.ownership.owner_has_nothing(shard_of(KEY), NOW)
 
-    assert stand_in.covered_owner == ring_owner.name
-    stand_in.pull(ring_owner)
-    assert stand_in.used == 9
-    stand_in.ownership.owner_has_nothing(shard_of(KEY), NOW)
-    assert stand_in.covered_owner is None
+    assert covering.covered_owner == ring_owner.name
+    covering.pull(ring_owner)
+    assert covering.used == 9
+    covering.ownership.owner_has_nothing(shard_of(KEY), NOW)
+    assert covering.covered_owner is None
 
 
 @pytest.mark.parametrize(("status", "asked"), [(Status.LEAVING, "c"), (Status.LEFT, None)])
 def test_a_member_that_leaves_is_asked_for_a_transfer_that_has_not_arrived(
     status: Status, asked: str | None
 ) -> None:
-    """A member out of the ring had a transfer in flight. The stand-in became the owner without it,
+    """A member out of the ring had a transfer in flight. The standby became the owner without it,
     and a merge later counted all hits twice."""
-    owner, stand_in, ring_owner = Host("c"), Host("a"), Host("b")
+    owner, standby, ring_owner = Host("c"), Host("a"), Host("b")
     owner.start(3)
-    for host in (stand_in, ring_owner):
+    for host in (standby, ring_owner):
         owner.copy_to(host)
         host.ownership.on_member_change(member("c"), member("c", status))
     ring_owner.ask(owner)  # The answer is lost.
-    stand_in.cover("b")
-    stand_in.spend(2)
+    standby.cover("b")
+    standby.spend(2)
 
-    stand_in.continue_from(stand_in.ask(ring_owner))
+    standby.continue_from(standby.ask(ring_owner))
 
-    assert stand_in.covered_owner == asked
+    assert standby.covered_owner == asked
     if asked:
-        stand_in.pull(owner)
-    assert stand_in.used == 5
+        standby.pull(owner)
+    assert standby.used == 5
 
 
 @pytest.mark.parametrize(
@@ -296,14 +296,14 @@ def test_a_replica_belongs_to_a_dead_owner_but_not_a_departed_one(
 ) -> None:
     """A dead member may only be suspended and still hold the shard; a leaving member transfers
     it."""
-    owner, stand_in = Host("c"), Host("a")
+    owner, standby = Host("c"), Host("a")
     owner.start(3)
-    owner.copy_to(stand_in)
-    stand_in.ownership.on_member_change(member("c"), member("c", status))
+    owner.copy_to(standby)
+    standby.ownership.on_member_change(member("c"), member("c", status))
 
-    stand_in.cover("b")
+    standby.cover("b")
 
-    assert stand_in.covered_owner == whose
+    assert standby.covered_owner == whose
 
 
 def test_hits_keep_their_age_at_a_node_that_started_without_them() -> None:
@@ -351,8 +351,8 @@ def test_a_replica_adds_nothing_at_the_node_that_counts_the_shard() -> None:
 def test_admissions_of_a_nodes_standby_reach_the_owner_that_the_node_covers() -> None:
     owner, one, other = Host("c"), Host("a"), Host("b")
     owner.start(2)
-    for stand_in in (one, other):
-        owner.copy_to(stand_in)
+    for standby in (one, other):
+        owner.copy_to(standby)
     one.cover("c")
     one.spend(1)
     other.ownership.on_member_change(member("c"), member("c", Status.LEFT))
@@ -380,15 +380,15 @@ def test_a_node_with_a_replica_does_not_continue_from_another() -> None:
     assert one.used == 8
 
 
-def test_shards_of_an_earlier_life_may_have_a_new_holder() -> None:
-    earlier, receiver, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+def test_shards_from_before_a_restart_may_have_a_new_holder() -> None:
+    earlier, receiver, standby, again = Host("a"), Host("b"), Host("c"), Host("a")
     earlier.start(4)
-    earlier.copy_to(stand_in)
+    earlier.copy_to(standby)
     receiver.pull(earlier)
-    stand_in.cover("a")
-    stand_in.spend(1)
+    standby.cover("a")
+    standby.spend(1)
 
-    again.pull(stand_in)
+    again.pull(standby)
     again.pull(receiver)
 
     assert again.used == 5

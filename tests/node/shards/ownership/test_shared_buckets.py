@@ -45,7 +45,7 @@ def test_units_that_both_regained_count_once() -> None:
     assert joined.states == [[7, 0, 6, 4, 7, 3]]
 
 
-def test_of_buckets_that_began_alike_the_larger_numbers_count() -> None:
+def test_the_larger_numbers_count_for_buckets_with_the_same_origin() -> None:
     mine, theirs = bucket(6, [6, 3, 7, 3]), bucket(8, [6, 5], dc2=[7, 3])
 
     joined = joined_buckets(mine, theirs, {}, are_shared=True)
@@ -70,5 +70,5 @@ def test_the_largest_count_of_each_other_data_center_is_kept() -> None:
     ],
 )
 def test_other_counters_are_not_joined(theirs: Snapshot) -> None:
-    """They have no counts by data center, another limit, or another key."""
+    """The other counters have no counts by data center, another limit, or another key."""
     assert not joined_buckets(bucket(3, []), theirs, {}, are_shared=False).keys

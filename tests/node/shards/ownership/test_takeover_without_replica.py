@@ -111,7 +111,8 @@ def test_a_replica_of_the_senders_counters_is_no_base_below_them() -> None:
     third.cover("a")
     third.spend(1)
     restarted.pull(third)
-    next_owner.take(restarted, next_owner.ask(restarted, is_standby=True))  # It keeps a replica.
+    # The sender keeps a replica.
+    next_owner.take(restarted, next_owner.ask(restarted, is_standby=True))
 
     restarted.pull(next_owner)
 
@@ -138,13 +139,13 @@ def test_the_sender_of_a_late_replica_is_asked_when_the_owner_has_nothing() -> N
 
 @pytest.mark.parametrize("algorithm", [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_LOG])
 def test_counters_that_began_with_the_same_units_count_these_once(algorithm: Algorithm) -> None:
-    """No member has a log any more: the one that took over had lost it in a crash."""
+    """The standby that took over has lost its log in a crash, so no member has this log."""
     limit = Limit.of_ns(1000, DAY, algorithm)
     owner, standby, again, last = (Host(name, limit) for name in "abcd")
     owner.start(3)
     owner.copy_to(standby)
     again.take_over_from_replica_at(standby, "e")
-    for _ in range(2):  # The member in the ring, and the one that the replica names.
+    for _ in range(2):  # the owner by the ring, and the member that the replica names
         again.ownership.owner_has_nothing(shard_of(KEY), NOW)
     again.spend(1)
 
@@ -179,7 +180,7 @@ def test_recalled_units_of_a_member_that_returned_the_shard_are_not_counted_agai
     other.cover("a")
     other.spend(3)
 
-    restarted.take(third, restarted.ask(third, is_standby=True))  # It keeps a replica.
+    restarted.take(third, restarted.ask(third, is_standby=True))  # The sender keeps a replica.
     restarted.pull(other)
     restarted.continue_from(restarted.ask(third))
 
@@ -229,7 +230,7 @@ def test_a_replica_with_units_of_the_arriving_log_is_no_base_below_it() -> None:
 
 def test_a_standby_that_was_silent_uses_its_replica_of_the_owner() -> None:
     standby, third, _ = copied_and_away()
-    assert third.to_ask == []  # It does not know the standby before it.
+    assert third.to_ask == []  # The third member does not know the earlier standby.
 
     standby.pull(third)
 

@@ -42,7 +42,7 @@ def test_the_standby_of_each_started_shard_is_to_be_asked() -> None:
     assert not made.is_to_ask(NodeId("d"), MINE_AT_B[0])
 
 
-def test_of_a_shard_of_another_owner_the_owner_is_to_be_asked() -> None:
+def test_the_member_that_owns_a_held_shard_by_the_ring_is_to_be_asked() -> None:
     """The node holds it until the owner has received it, and replicates it to the owner."""
     assert to_ask(started(*OF_B_AT_ME)) == {B: OF_B_AT_ME}
 

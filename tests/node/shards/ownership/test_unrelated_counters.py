@@ -12,8 +12,11 @@ from tests.node.shards.ownership.ownership_host import DAY, KEY, NOW, Host
 
 
 def transferred(*, is_received: bool) -> tuple[Host, Host]:
-    """Return a sender that has taken back its transfer of three units and admitted one more, and
-    the receiver of the transfer, which has admitted two units."""
+    """Return the sender and the receiver of a transfer of three units.
+
+    The sender has taken the transfer back and admitted one more unit. The receiver has admitted two
+    units.
+    """
     sender, receiver = Host("a"), Host("b")
     sender.start(3)
     reply = receiver.ask(sender)
@@ -78,7 +81,7 @@ def test_counters_of_a_restarted_owner_are_added_to_those_of_its_replica() -> No
 
 @pytest.mark.parametrize("units", [0, 4])
 def test_a_third_members_unrelated_counters_reach_the_owner_with_the_log(units: int) -> None:
-    """They ended the cover, so the owner joined counters that had its own units."""
+    """The third member's counters ended the cover, and the owner added its own units again."""
     owner, standby, third = Host("b"), Host("a"), Host("c")
     owner.start(3)
     owner.copy_to(standby)
@@ -124,8 +127,10 @@ def test_a_third_members_units_in_a_log_count_once_if_a_replica_of_the_log_retur
 
 
 def test_counters_that_a_replica_came_from_are_not_from_before_a_restart() -> None:
-    """The owner mistook the shard of this run for its shard before a restart, because the sender
-    is its standby now and was not asked."""
+    """The owner took the counters for those of its run before a restart.
+
+    The reason was that the sender is now its standby, which the owner had not asked.
+    """
     owner, standby, receiver = Host("b"), Host("a"), Host("c")
     owner.start()
     owner.ownership.unasked.add([shard_of(KEY)], {shard_of(KEY): (standby.name,)})
@@ -226,7 +231,7 @@ def test_more_origins_than_a_message_may_have_are_unknown() -> None:
 def test_units_of_an_earlier_window_end_as_early_as_before_the_merge(
     slots: int, *, is_third: bool
 ) -> None:
-    """They were counted once more in the current window, which ends a whole period later."""
+    """The units were also counted in the current window, which ends a whole period later."""
     window = Limit.of_ns(100, DAY, algorithm=Algorithm.SLIDING_WINDOW, slots=slots)
     one, other = Host("a", window), Host("b", window)
     for host, units in ((one, 20), (other, 10)):

@@ -132,8 +132,7 @@ def test_a_standby_that_covers_a_shard_sends_nothing_to_its_owner() -> None:
 def test_a_restarted_owner_replicates_what_it_counted_for_the_member_that_is_its_standby(
     answer: str,
 ) -> None:
-    """The owner took its shard over from the replica of its standby, and counted for it until it
-    answered."""
+    """The restarted owner counted in place of its standby until the standby answered."""
     w, before = World(A, B, C), Peer(A)
     key = held_by(A, B, ring(A, B, C))
     shard, ownership = shard_of(key), w.owner.ownership

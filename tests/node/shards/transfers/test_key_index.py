@@ -57,11 +57,11 @@ async def test_shards_of_this_node_are_sent_with_all_keys_to_a_member_with_anoth
 
     for at, shards in enumerate(asked):
         assert answers[at] == {key for shard in shards for key in BY_SHARD[shard]}
-    assert peer.sender.index.has(range(SHARDS))  # The next such request searches nothing again.
+    assert peer.sender.index.has(range(SHARDS))  # The next such request needs no search.
 
 
 async def test_an_index_that_is_being_built_is_not_dropped() -> None:
-    """Building it may take longer than it is kept."""
+    """Building an index may take longer than an index is kept."""
     peer = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(2500)]
     peer.fill(*keys, hits=1)

@@ -147,7 +147,7 @@ async def search(host: Host, names: str, answer: _Answer) -> list[NodeId]:
         ({"b": "d"}, "bdc"),
         ({"b": "d", "d": "e"}, "bdec"),
         ({"b": "a"}, "bc"),  # This node itself.
-        ({"b": "d", "d": "b"}, "bdbdc"),  # It follows three transfers.
+        ({"b": "d", "d": "b"}, "bdbdc"),  # The search follows three transfers.
     ],
 )
 async def test_a_search_follows_a_shard_that_was_transferred_on(
