@@ -68,7 +68,8 @@ class LendingWorld:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._rule = Rule(_RULE_ID, "d", (("k", None),), limit)
-        self._life = 0
+        self._node = 0
+        """Number of the present owner; each crash starts another one."""
         self._owner = self._new_owner()
         self._copy: Snapshot | None = None
         self._copied_at = self.now
@@ -139,24 +140,24 @@ class LendingWorld:
         leases."""
         self.unsaved += self._since_copy
         self._since_copy = 0
-        life, self._life = self._life, self._life + 1
+        node, self._node = self._node, self._node + 1
         self._owner = self._new_owner()
         if self._copy is not None:
             self._owner.engine.restore(self._copy, self._copied_at)
         for client in self._borrowers:
             self._schedule(
-                self._random.randrange(_NOTICE_NS), partial(client.leases.drop_node, life)
+                self._random.randrange(_NOTICE_NS), partial(client.leases.drop_node, node)
             )
 
     # -- messages ------------------------------------------------------------------------------
 
     def _ask(self, number: int, ask: LeaseAsk) -> bool:
         client, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
-        life = self._life if ask.node is None else ask.node
+        node = self._node if ask.node is None else ask.node
         borrow = LeaseRequest(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
         def on_arrival() -> None:
-            if life != self._life:
+            if node != self._node:
                 answer = None
             else:
                 answer = self._owner.lender.lend(client, borrow, self.now)
@@ -164,16 +165,16 @@ class LendingWorld:
             self._send(lambda: take(answer), lambda: take(None))
 
         def take(answer: LeaseGrant | None) -> None:
-            if life != self._life:
+            if node != self._node:
                 answer = None
-            client.leases.on_answer(ask, life, asked_at, answer)
+            client.leases.on_answer(ask, node, asked_at, answer)
 
         self._send(on_arrival, lambda: take(None))
         return True
 
     def _recall(self, client: _Borrower, keys: Sequence[bytes]) -> None:
-        life, wanted = self._life, list(keys)
-        self._send(lambda: client.leases.recall(life, wanted, self._time_of(client)), lambda: None)
+        node, wanted = self._node, list(keys)
+        self._send(lambda: client.leases.recall(node, wanted, self._time_of(client)), lambda: None)
 
     def _send(self, on_arrival: Callable[[], None], on_loss: Callable[[], None]) -> None:
         is_lost = self._random.random() < self._loss
@@ -196,7 +197,7 @@ class LendingWorld:
     def _new_owner(self) -> _Owner:
         engine = Engine(max_keys=100)
         engine.set_rules({_RULE_ID: EngineRule(self.limit)})
-        first = 1 + self._life * 1_000_000
+        first = 1 + self._node * 1_000_000
         lender = Lender[_Borrower](engine, lambda _: self._rule, self._recall, first_lease=first)
         return _Owner(engine, lender)
 

@@ -19,8 +19,10 @@ from simulations.scenarios.latency import delay_s
 __all__ = ["BrokenConnections", "Deciders", "Reset"]
 
 _RECONNECT_S = 4 * LinkSettings().min_backoff
-"""Longest pause of a link after its third break without an answer in between: the first attempt to
-reconnect is made at once, and the later pauses are at most two and four times the minimum."""
+"""Longest pause of a link after its third break without an answer in between.
+
+The first attempt to reconnect is made at once. The later pauses are at most two and four times the
+minimum."""
 _JOIN_S = 0.25
 """Seconds after the start of a run until the nodes connect to other data centers."""
 _HANDSHAKE_DELAYS = 4
@@ -100,10 +102,10 @@ class BrokenConnections:
         return False
 
     def has_lost(self, decider: str | None, other: str, answer: Answered) -> bool:
-        """Return whether the connection between a decider and another host broke during a check or
-        so shortly before it that the link may still have been without a connection.
+        """Return whether a decider and another host may have had no connection during a check.
 
-        A connection to another data center does not exist yet at the start of a run.
+        Their connection broke during the check, or shortly before it. A connection to another data
+        center does not exist yet at the start of a run.
         """
         if decider is None:
             return True
@@ -119,8 +121,10 @@ class BrokenConnections:
         return any(first <= reset.at <= last and reset.hosts == hosts for reset in self.resets)
 
     def is_near(self, hosts: Collection[str], begin: float, end: float) -> bool:
-        """Return whether a connection between some hosts broke between two instants, or so shortly
-        before that the link may still have been without a connection."""
+        """Return whether two of some hosts may have had no connection between two instants.
+
+        Their connection broke in this time, or shortly before it.
+        """
         first = bisect_left(self.resets, begin - _RECONNECT_S, key=itemgetter(0))
         last = bisect_right(self.resets, end, key=itemgetter(0))
         return any(reset.hosts.issubset(hosts) for reset in self.resets[first:last])

@@ -44,8 +44,7 @@ _NEAR_S = 1.0
 RETRY_ERROR_NS = 2_000_000
 """Largest error of a retry time: it passes the wire in milliseconds, rounded up."""
 _LATE_S = LinkSettings().slow_timeout + 2 * NodeSettings().forward_timeout
-"""Seconds after an answer in which a second member may still count the check: the deadline of the
-client's request, and that of a node which forwards it."""
+"""Seconds in which a second member may count an answered check: the deadlines of its senders."""
 MERGE_S = 1.0
 """Seconds until the owner has the units that a second member counted for a check."""
 MOST_DECIDERS = 3
@@ -57,7 +56,7 @@ _REVOKED_S = 0.1
 _LONGEST_S = 1e9
 """Seconds that stand for infinity."""
 _LOGGED_PARTS = 128
-"""Parts of a period that the log of a member has which decides in place of an owner."""
+"""Number of parts into which the fallback log of a member divides a period."""
 
 
 class Row(Struct, frozen=True):
@@ -66,7 +65,7 @@ class Row(Struct, frozen=True):
     answer: Answered
     excuses: Sequence[Excuse]
     is_split: bool
-    """Whether a second member may have decided without the units of this one."""
+    """Whether a second member may have decided without the units of this answer."""
     may_be_lost: bool
     """Whether a crash may have lost the units."""
 
@@ -183,7 +182,7 @@ class CounterView:
         return place.hosts if is_disturbed else place.hosts[:1]
 
     def place_of(self, answer: Answered) -> Place:
-        """Return where the counter is that the client of an answer checked."""
+        """Return the place of the counter that the client of an answer checked."""
         return self.places[answer.datacenter]
 
     def is_here(self, answer: Answered) -> bool:
@@ -275,8 +274,8 @@ class CounterView:
         return self.excuses.clocks.held_by_cuts_s(place, answer, self.memory_s)
 
     def logged_s(self, answer: Answered) -> float:
-        """Return by how many seconds hits of a log may expire late at a check, because another
-        member decided them and remembered only the part of the period in which they were."""
+        """Return by how many seconds hits of a log may expire late at a check. Another member may
+        have decided them. Its fallback log has only the part of the period of each hit."""
         if self.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
             return 0.0
         place, end = self.place_of(answer), answer.answered_at
@@ -398,8 +397,8 @@ class CounterView:
         return _CLOCK_SKEW_S if self.limit.algorithm in _ALIGNED else 0.0
 
     def wrong_drain_s(self, answer: Answered) -> float:
-        """Return by how many seconds a wrong clock in another data center may change how long the
-        units of a check there remain in a shared bucket."""
+        """Return by how many seconds a check's units may leave a shared bucket at a wrong time, due
+        to a wrong clock in the other data center that decided the check."""
         if not self.limit.is_bucket or not self.is_elsewhere(answer):
             return 0.0
         return self.excuses.clocks.steps_s(self.place_of(answer)) * self.limits.rate_change
@@ -409,10 +408,10 @@ class CounterView:
         return not self.is_divided and self.place_of(answer).datacenter != self.datacenter
 
     def arrival(self, answer: Answered, counted_at: float) -> tuple[float, bool]:
-        """Return when the judged data center has the units of a check in another one at the latest,
-        and whether it may ignore them.
+        """Return the latest time at which the judged data center receives the units of a check.
 
-        `counted_at` is the latest time at which the other data center counts them. A bucket ignores
+        Another data center has decided the check, and counts its units at `counted_at` at the
+        latest. Also returns whether the judged data center may ignore the units. A bucket ignores
         units that arrive later than in the period after the one in which they were counted.
         """
         place, here = self.place_of(answer), self.places.get(self.datacenter)

@@ -46,8 +46,10 @@ class Disturbances:
         return any(first <= end and begin <= last for first, last in self.spans(datacenter, shard))
 
     def settled_after(self, datacenter: str, instant: float) -> float:
-        """Return the first instant from `instant` on at which a data center became undisturbed and
-        stayed so for `QUIET_S` seconds; infinity without one."""
+        """Return the first instant from `instant` on at which a data center has settled.
+
+        From then on, it is undisturbed for `QUIET_S` seconds. Infinity if there is no such instant.
+        """
         samples = self.samples.get(datacenter)
         if not samples:
             return inf

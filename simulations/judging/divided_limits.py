@@ -206,7 +206,7 @@ class _Decision:
         return self.uncertain if is_open else frozenset(), ""
 
     def _more_shares(self) -> int:
-        """Return the units that a part may be larger while fewer data centers share the limit."""
+        """Return by how many units a part may grow while fewer data centers share the limit."""
         is_left = any(
             each.fault.verb == "leave" and part.view.datacenter != self.answer.datacenter
             for part in self.parts.values()
@@ -216,8 +216,10 @@ class _Decision:
 
 
 def _part_of(at: int, count: int, limit: Limit) -> Limit:
-    """Return the part with the index `at` of a limit: equal parts, and one unit more in each of the
-    first parts until the rest is distributed."""
+    """Return the part with the index `at` of a limit.
+
+    The parts are equal, except that each of the first parts has one unit of the rest.
+    """
     burst = limit.burst
     return replace(
         limit,
@@ -303,10 +305,10 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
 
 
 def _late(view: CounterView, row: Row) -> Iterator[Spend]:
-    """Yield the units that this part may have counted for a check after the member that asked for
-    it no longer waited, because a fault or a broken connection held the request up.
+    """Yield the units that this part may have counted for a check whose asker no longer waited.
 
-    A member has denied the check, or a second member has borrowed the units elsewhere meanwhile.
+    A fault or a broken connection has delayed the request for the units. A member has denied the
+    check, or a second member has borrowed the units elsewhere meanwhile.
     """
     answer = row.answer
     if answer.datacenter == view.datacenter or _is_local(view, answer):

@@ -74,15 +74,15 @@ class Final:
     lending: list[str] = field(default_factory=list)
     """Wrong answers and counts while clients borrow units."""
     paused: list[str] = field(default_factory=list)
-    """What was wrong after a pause of an owner."""
+    """Wrong counts after a pause of an owner."""
     rotation: list[str] = field(default_factory=list)
-    """What was wrong after a rotation of the cluster key."""
+    """Errors after a rotation of the cluster key."""
     commands: list[str] = field(default_factory=list)
     """Wrong answers of the commands of an operator."""
     views: list[str] = field(default_factory=list)
     """Differences between the views of the admin ports and the cluster."""
     read_from: float | None = None
-    """When the reading of the counters began; None if it took no time."""
+    """Time at which the reading of the counters began; None if it took no time."""
     broken: BrokenConnections = field(default_factory=BrokenConnections)
     disturbances: Disturbances = field(default_factory=Disturbances)
     holders: Holders = field(default_factory=Holders)
@@ -298,7 +298,7 @@ class Invariants:
         return found
 
     def _place(self, name: str, key: str, datacenter: str) -> Place:
-        """Return where a counter is that clients of a data center check."""
+        """Return the place of the counter that clients of a data center check."""
         if (name, key, datacenter) not in self._places:
             rule = self._rules.get(name)
             where, shard = datacenter, 0

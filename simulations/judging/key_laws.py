@@ -141,11 +141,11 @@ def total_bounds(
 def _drains_of_parts(
     counter: CounterView, rows: Sequence[Row], drains: Sequence[Drain]
 ) -> list[Drain]:
-    """Return the rates of a bucket of which several members may have had parts: `drains` and
-    faster.
+    """Return the rates of a bucket of which several members may have had parts.
 
-    Each part drains at the rate of the limit, from the first check that another member than the
-    owner may have decided until a merge adds the parts.
+    These are `drains` and faster rates. Each part drains at the rate of the limit. The parts exist
+    from the first check that another member than the owner may have decided. They end when a merge
+    adds them.
     """
     spans = [
         (spend.earliest, spend.latest, 1 + max(1, counter.sides(row)))
@@ -238,8 +238,10 @@ def _bounds(
 
 
 def _gaps_of(counter: CounterView, answer: Answered) -> Sequence[tuple[float, float]]:
-    """Return the intervals in which the judged data center may lack the units of a check in another
-    one, because a crash lost what had arrived."""
+    """Return the intervals in which the judged data center may lack the units of a check elsewhere.
+
+    A crash has lost the units after their arrival.
+    """
     here = counter.places.get(counter.datacenter)
     if here is None or not answer.spends or not counter.is_elsewhere(answer):
         return ()
@@ -260,9 +262,9 @@ def _denied_by_held(
     spends: Sequence[Spend],
     drains: Sequence[Drain],
 ) -> set[int]:
-    """Return the indexes of denials that are right if hits count longer that cuts held."""
+    """Return the indexes of denials that are right if hits in messages held by cuts expire late."""
     if terms.is_bucket:
-        return set()  # Its level has no ages.
+        return set()  # The level has no ages.
     denied = [at for at, row in enumerate(asked) if not row.answer.allowed]
     held = [(at, counter.held_by_cuts_s(asked[at].answer)) for at in denied]
     late = [(at, held_s) for at, held_s in held if held_s]
@@ -300,7 +302,7 @@ class _Option(Struct, frozen=True):
     is_followed: bool = False
     """Whether the decision follows from an earlier one of the host that holds the shard."""
     counts_held: bool = False
-    """Whether a denial is right if hits count longer that cuts held."""
+    """Whether a denial is right if hits in messages held by cuts expire late."""
 
 
 _Gaps: TypeAlias = Sequence[tuple[Row, Sequence[tuple[float, float]]]]
@@ -438,8 +440,10 @@ class _Decision(Struct, frozen=True):
         return ""
 
     def _drained_by_clocks(self, limit: Limit) -> int:
-        """Return the units of a bucket that may have drained too early or too late, because a clock
-        has followed a stepped one elsewhere."""
+        """Return the units of a bucket that may have drained too early or too late.
+
+        The reason is a clock that has followed a stepped clock of another host.
+        """
         if not limit.is_bucket:
             return 0
         answer, counter = self.row.answer, self.counter

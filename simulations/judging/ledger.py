@@ -37,7 +37,7 @@ class Answered:
     retry_after: float | None = None
     """Seconds after which a denied check may pass; None if never or unknown."""
     refund_done_at: float = inf
-    """When the refund of the charge was certainly complete."""
+    """Time at which the refund of the charge was certainly complete."""
     refund_age: float = 0.0
     """Seconds since the check, as its refund states them; 0 for a refund of the newest units."""
     in_denied_group: bool = False
@@ -147,8 +147,9 @@ class Ledger:
         self.answers: list[tuple[str, Answered]] = []
         """Rule and answer, in order of arrival."""
         self.undecided: list[tuple[str, Answered]] = []
-        """Rule and answer of each check that no member decided, also of those that the failure
-        policy allows in a group that is denied."""
+        """Rule and answer of each check that no member decided.
+
+        This includes checks that the failure policy allows in a group that is denied."""
         self.open: dict[int, tuple[str, float]] = {}
         """Checks in flight by number: rule and key, and when the request began."""
         self._numbers = count()

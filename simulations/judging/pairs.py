@@ -74,7 +74,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.instants: dict[tuple[frozenset[str], str], list[float]] = {}
-        """When requests with the same features were sent in a data center."""
+        """Times at which requests with the same features were sent in a data center."""
 
     def add(self, features: frozenset[str], datacenter: str, at: float) -> None:
         """Record one request."""

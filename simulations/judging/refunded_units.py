@@ -40,7 +40,7 @@ def refunded_units(view: CounterView, answer: Answered, *, is_alone: bool = Fals
         until = max([last, *(each.end for each in excuses)])
         most = answer.cost * (MOST_DECIDERS if excuses else 1)
         return view.spend(answer.asked_at, until, 0, most, until + MERGE_S)
-    least = 0 if view.is_divided else answer.cost  # Else a refund could remove other units.
+    least = 0 if view.is_divided else answer.cost  # A refund might remove others.
     last = answer.answered_at
     if view.limit.is_bucket and view.is_elsewhere(answer):
         arrived_at, may_be_ignored = view.arrival(answer, last)
@@ -82,7 +82,7 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
         may_be_second = answer.answered_at - answer.asked_at > QUICK_S
         is_far = place.datacenter != answer.datacenter
         if may_be_second or is_far or view.excuses.is_broken(place, answer, answer.refund_done_at):
-            # The refund may reach a member that has no record of the charge: a second member
+            # The refund may reach a member that has no record of the charge. Either a second member
             # answered, or the first one still waits for the answer of another data center.
             least = 0
     youngest, oldest = (round(age * 1e9) for age in ages)

@@ -37,13 +37,13 @@ class HeldSlot:
     is_held: bool
     """Whether the caller got a slot that some member counts."""
     release_began_at: float
-    """When the release began."""
+    """Time at which the release began."""
     release_acknowledged_at: float
-    """When the release was acknowledged."""
+    """Time at which the release was acknowledged."""
     client: str = ""
     """Host of the caller; empty when it is not known."""
     source: Source = Source.OWNER
-    """Who granted the slot."""
+    """Source of the answer that granted the slot."""
 
 
 class HoldLedger:

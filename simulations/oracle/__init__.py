@@ -1,9 +1,9 @@
 """Independent oracle of the rate limiting algorithms.
 
-It shares no code with `ringfence`: it is written from the documented semantics, with fractions and
-sums over whole histories instead of the limiter's incremental arithmetic. `Replay` gives the exact
-answers of one key at known instants. `bounds` gives the certain bounds of each decision when
-instants and units are only known as intervals, as in the ledger of a run.
+It shares no code with `ringfence`: it is written from the documented semantics. It uses fractions
+and sums over whole histories instead of incremental arithmetic. `Replay` gives the exact answers of
+one key at known instants. `bounds` gives the certain bounds of each decision when instants and
+units are only known as intervals, as in the ledger of a run.
 """
 
 from simulations.oracle.bounds import bounds

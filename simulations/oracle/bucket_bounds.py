@@ -34,8 +34,10 @@ def bucket_bounds(
 
 
 class BucketReadings:
-    """Levels of a bucket after readings. Each reading makes the level of the next one more certain,
-    which alone is certain to one unit only."""
+    """Levels of a bucket after readings.
+
+    One reading alone gives the level only to one unit. An earlier reading makes it more certain.
+    """
 
     def __init__(
         self,
@@ -117,8 +119,9 @@ class _Rate:
         self.least, self.most = min(rates), max(rates)
         self._begins: list[int] = []
         self._spans: list[tuple[int, int, int]] = []
-        """End of each interval, the rate above the usual one, and the ticks that the intervals
-        before it drain beyond the usual rate."""
+        """End of each interval, its rate above the usual one, and the extra ticks before it.
+
+        The extra ticks are those that earlier intervals drain beyond the usual rate."""
         more = 0
         for begin, end, rate in others:
             if begin < end:

@@ -51,8 +51,10 @@ class Spend(NamedTuple):
         return self.latest if self.known is None else max(self.latest, self.known)
 
     def returned_after(self, reading: "Reading") -> int:
-        """Return the units that may have been given back after a reading: refunds, and units whose
-        number is uncertain at the time of the reading."""
+        """Return the units that may have been given back after a reading.
+
+        These are refunds, and units whose number is uncertain at the time of the reading.
+        """
         units = 0
         if self.refund is not None and self.refund.latest >= reading.earliest:
             units += self.refund.most

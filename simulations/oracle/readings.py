@@ -59,8 +59,10 @@ def narrowed(
 def _denied_again(
     terms: Terms, spends: Sequence[Spend], question: Question, bound: Bound, reading: Reading
 ) -> Bound:
-    """Return the bound of a question before the retry time of an earlier denial, which says that as
-    many units do not pass until then. Only a refund can make room."""
+    """Return the bound of a question before the retry time of an earlier denial.
+
+    The denial means that as many units do not pass until then. Only a refund can make room.
+    """
     assert reading.denied is not None
     cost, end = reading.denied
     wanted = question.cost or 1
@@ -105,8 +107,10 @@ def _narrowed(
 
 
 def _keeps(terms: Terms, first: int, reading: Reading, question: Question) -> bool:
-    """Return whether all units that are in use at a reading are in use at a question; the first
-    ones were spent at `first`."""
+    """Return whether all units in use at a reading are still in use at a question.
+
+    The first of these units were spent at `first`.
+    """
     begin, end = reading.earliest, question.latest
     if end > reading.until:
         return False

@@ -168,10 +168,14 @@ class Outcome(Struct):
     faults: tuple[Fault, ...] = ()
     """Faults as they were applied."""
     histories: list[KeyHistory] = field(default_factory=list)
-    """Histories of the keys that violations name, of the key with the most units over its limit,
-    and of the key with the most checks."""
+    """Histories of some keys.
+
+    These are the keys that violations name, the key with the most units over its limit, and the key
+    with the most checks."""
     reached: frozenset[str] = frozenset()
-    """Pairs of a shard's state and an event, pairs of successive events of a shard, and kinds of
-    messages and other events that nodes counted."""
+    """Names of the states that the run reached, for the guided search.
+
+    There are pairs of a shard's state and an event, pairs of successive events of a shard, and
+    kinds of messages and other events that nodes counted."""
     nearby: list[Nearby] = field(default_factory=list)
     """Results of similar runs, after a violation."""

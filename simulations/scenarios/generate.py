@@ -46,7 +46,7 @@ _WITHOUT_OVERLAPS = 0.5
 """Share of runs without simultaneous failures in a data center, for which invariants are
 strictest."""
 _COINCIDENT = 0.5
-"""Share of faults that begin in the data center of another one, before its news has spread."""
+"""Share of faults that begin in the data center of another fault, before members detect it."""
 _DURATIONS_S = (0.3, 2.0, 8.0, 15.0)
 _STALLS_S = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
 """Seconds for which a process is suspended, as by garbage collection, throttling or a debugger."""

@@ -108,8 +108,10 @@ def _between_regions_ms(a: str, b: str) -> float:
 
 @cache
 def round_trip_s(latency: str, places: tuple[tuple[str, str], ...], datacenter: str) -> float:
-    """Return the shortest time in which a message from a data center reaches another one and its
-    answer comes back; infinity without another one. `places` are data centers with their zones."""
+    """Return the shortest round trip from a data center to another one; infinity without another.
+
+    `places` are data centers with their zones.
+    """
     return min(
         [
             2 * delay_s(latency, here, there)

@@ -1,7 +1,7 @@
 """Loads that list their checks one by one, which shrunk scenarios use.
 
-Each line has the time in seconds since the start of the load, the number of the client, the key
-and, except for 1, the cost: `1.25 client-0 k3 cost=2`.
+Each line has the time in seconds since the start of the load, the client and the key. A cost other
+than 1 follows, for example `1.25 client-0 k3 cost=2`.
 """
 
 import re

@@ -21,8 +21,10 @@ _MAX_RATE = 60.0
 
 
 def vary(scenario: Scenario, random: Random) -> Scenario:
-    """Return a scenario with one change: a fault's time, duration, target or kind, one fault more
-    or less, or a load's rate, keys or shape.
+    """Return a scenario with one change.
+
+    It changes the time, duration, target or kind of a fault, or the rate, keys or shape of a load.
+    Or it adds or removes a fault.
     """
     changes: list[Callable[[Scenario, Random], Scenario]] = []
     if scenario.loads:

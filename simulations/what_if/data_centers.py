@@ -31,8 +31,9 @@ _KEYS_PER_ROUND = 4000
 """Maximum number of keys whose counts one data center sends to another in a round."""
 
 Counted: TypeAlias = Literal["shared", "split", "home", "alone"]
-"""How a rule is counted: together, split, in a home data center, or in each data center alone
-for algorithms without remote counts."""
+"""How a rule is counted: together, split, in a home data center, or in each data center alone.
+
+Algorithms without remote counts are counted in each data center alone."""
 
 """Key, counts per window, and the time since which they are unsent."""
 

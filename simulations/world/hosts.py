@@ -33,9 +33,9 @@ class Host(Struct):
     zone: str
     clock: HostClock
     node: Node | None = None
-    life: runtime.CancelScope | None = None
+    scope: runtime.CancelScope | None = None
     errors: FaultyContainment | None = None
-    lives: int = 0
+    starts: int = 0
     port: int = PORT
     is_seedless: bool = False
     """Whether the node gets wrong seed addresses."""
@@ -122,14 +122,14 @@ class Hosts:
 
     def running(self) -> list[Host]:
         """Return the hosts with a running node."""
-        return [host for host in self.by_name.values() if host.life is not None]
+        return [host for host in self.by_name.values() if host.scope is not None]
 
     def in_ring(self) -> set[str]:
         """Return the running members that must be in the rings.
 
         Flap damping keeps a member out of the ring for minutes after too many suspicions. A suspect
-        clock keeps its member out only while no majority of the other clocks agrees, and only if a
-        member of its data center is in the ring.
+        clock keeps its member out only while no majority of the other clocks agrees. This also
+        requires that a member of the same data center is in the ring.
         """
         running = [host for host in self.running() if not host.is_damped]
         excused = {
@@ -185,7 +185,7 @@ class Hosts:
         if self.has_one_datacenter:
             return []
         return [
-            (host.datacenter, (host.name, host.lives), host.node.queries.staleness())
+            (host.datacenter, (host.name, host.starts), host.node.queries.staleness())
             for host in self.running()
             if host.node is not None
         ]

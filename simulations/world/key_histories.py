@@ -48,8 +48,11 @@ def key_histories(
     invariants: Invariants,
     worst: Excess,
 ) -> list[KeyHistory]:
-    """Return the histories of the keys that violations name, of the key with the most units over
-    its limit, `worst`, and of the most frequent key."""
+    """Return the histories of some keys.
+
+    These are the keys that violations name, the key with the most units over its limit (`worst`),
+    and the most frequent key.
+    """
     judged = keys_of(violations, ledger)
     places = [*judged]
     places += [worst.subject] if worst.subject else []

@@ -39,8 +39,10 @@ class Links:
         return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Drop all messages between two groups of hosts, in both directions or in one; also those
-        of clients near a cut host."""
+        """Drop all messages between two groups of hosts, in both directions or in one.
+
+        The cut also affects the clients beside a cut host.
+        """
         change = self._network.cut_one_way if one_way else self._network.cut
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             change(one, other)

@@ -49,8 +49,9 @@ class NamedRules:
             if rule.scope == "split"
             or (rule.limit is not None and rule.limit.algorithm is Algorithm.CONCURRENCY)
         ]
-        """Names, as of `label`, of rules whose checks nodes may decide several times: callers that
-        wait for a slot ask again, and data centers borrow units of a split limit."""
+        """Names, as of `label`, of rules whose checks nodes may decide several times.
+
+        Callers that wait for a slot check again. Data centers borrow units of a split limit."""
         self.names = list(names)
         """Names of the rules, in the order of the loads."""
 

@@ -78,10 +78,10 @@ class Observer:
 
     def _sample_staleness(self) -> None:
         worst: dict[str, float] = {}
-        for datacenter, life, counters in self._world.staleness():
+        for datacenter, process, counters in self._world.staleness():
             now = {k: v for k, v in counters.items() if k.startswith(_STALENESS)}
-            before = self._seen.get(life, {})
-            self._seen[life] = now
+            before = self._seen.get(process, {})
+            self._seen[process] = now
             for name, count in now.items():
                 if count > before.get(name, 0):
                     # A histogram bucket gives only an upper bound; the overall maximum limits it.

@@ -318,7 +318,7 @@ class _Run:
     def _deciders_of(
         self, rings_of: Callable[[str], list[Ring]], datacenter: str, rule: str, key: str
     ) -> set[Deciders]:
-        """Return owner and standby of a key: now, and while nodes were away that left."""
+        """Return owner and standby of a key, now and while some nodes had left the cluster."""
         match = self._rules.match(rule, key)
         if match is None:
             return set()
@@ -327,7 +327,7 @@ class _Run:
         return {Deciders(ring.owner(shard), ring.standby(shard)) for ring in rings}
 
     def _possible_rings(self, view: View, datacenter: str) -> list[Ring]:
-        """Return the ring of a data center, and its rings while nodes were away that left."""
+        """Return the ring of a data center, and its rings while some nodes had left the cluster."""
         ring = view.ring(datacenter)
         leaves = [fault for fault in self._scenario.faults if fault.verb in ("leave", "crash")]
         hosts = sorted({name for fault in leaves for name in hosts_of(fault, self._scenario)})

@@ -152,7 +152,7 @@ class World:
             await self._run_node(host, self._new_node(host, is_founder=False), seeds, ())
 
     def _new_node(self, host: Host, *, is_founder: bool) -> Node:
-        host.lives += 1
+        host.starts += 1
         host.errors = FaultyContainment(runtime.current_time, self.bugs.append)
         return Node(
             NodeSettings(
@@ -164,7 +164,7 @@ class World:
             self._access,
             self._rules_of(host),
             clock=host.clock,
-            random=stream(self._seed, "node", host.name, host.lives),
+            random=stream(self._seed, "node", host.name, host.starts),
             least_parts=self.scenario.least_parts,
             containment=host.errors,
             is_founder=is_founder,
@@ -189,7 +189,7 @@ class World:
                 other.address for other in self.hosts.running() if other is not host
             ]
 
-        async def live(task_status: runtime.TaskStatus[runtime.CancelScope]) -> None:
+        async def run_until_ended(task_status: runtime.TaskStatus[runtime.CancelScope]) -> None:
             with runtime.move_on_after(inf) as scope:
                 try:
                     async with runtime.open_task_group() as tasks:
@@ -200,21 +200,21 @@ class World:
                     self.hosts.note(host.name, f"ended: {group.exceptions[0]}")
                 finally:
                     if host.node is node:
-                        host.node = host.life = None
+                        host.node = host.scope = None
                         self._node_ended(host.name)
 
         host.node = node
-        host.life = await self._tasks.start(live)
+        host.scope = await self._tasks.start(run_until_ended)
 
     def crash(self, name: str) -> None:
         """End a node immediately, as a power failure would; its network stops first."""
         host = self.hosts.by_name[name]
-        if host.life is not None:
+        if host.scope is not None:
             self._remember(host)
             self.watch.crashed(host)
             self._network.crash(host.address)
-            host.life.cancel()
-            host.node = host.life = None
+            host.scope.cancel()
+            host.node = host.scope = None
             self._node_ended(name)
             self.hosts.note(name, "crashes")
 
@@ -225,12 +225,12 @@ class World:
     async def leave(self, name: str) -> None:
         """Make a node transfer its shards and leave the cluster, then end it."""
         host = self.hosts.by_name[name]
-        node, life = host.node, host.life
-        if node is not None and life is not None:
+        node, scope = host.node, host.scope
+        if node is not None and scope is not None:
             self.hosts.note(name, "leaves")
             await node.leave()
             self._remember(host)
-            life.cancel()
+            scope.cancel()
             await runtime.sleep(0.01)  # Wait until the address is free.
             self.hosts.note(name, "has left")
 

@@ -75,7 +75,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "box" / "__init__.py").touch()
     (root / PATH).write_text(CODE, "utf-8")
     (root / TEST_FILE).write_text(TESTS, "utf-8")
-    # Pytest imports the modules of its plug-ins in a way of its own.
+    # Pytest imports the modules of plug-ins by its own loader.
     (root / "conftest.py").write_text('pytest_plugins = ["box.clip"]', "utf-8")
     return root
 

@@ -59,8 +59,10 @@ class ClockErrors:
         self._transfer_s = _TRANSFER_S if has_moves else 0.0
 
     def in_span(self, place: Place, begin: float, until: float) -> tuple[float, float]:
-        """Return the error of each span that begins at an instant and ends before another one: by
-        how many seconds a clock measures it wrongly, and by which part of it."""
+        """Return the error of each span that begins at an instant and ends before another one.
+
+        The error is a number of seconds, and a part of the span.
+        """
         end = min(until, self._scenario.read_at)
         error = 0.0
         if self._is_disturbed(place, begin, end):
@@ -190,8 +192,10 @@ class ClockErrors:
                 yield each
 
     def _is_stepped(self, place: Place, step: Excuse) -> bool:
-        """Return whether a step changed the clock of the owner at once: it was the owner's clock,
-        or most other clocks were stepped too, which the owner then follows."""
+        """Return whether a step changed the clock of the owner at once.
+
+        It was a step of the owner's clock, or of most other clocks, which the owner then follows.
+        """
         return self._has_most_clocks_stepped or place.hosts[0] in step.hosts
 
     def _slewed_s(self, step: Excuse, end: float, lasts: float = inf) -> float:

@@ -4,8 +4,8 @@ An excuse is a value. It names its reason, its fault, the data centers and hosts
 affects, and its interval. A decision outside of every excuse is judged exactly.
 
 The interval begins with the fault. It ends when the world has observed that all shards of the data
-center are on their usual owners again, and at the latest a stated settling time after the fault.
-Faults that overlap with this time extend it, since they may delay the recovery.
+center are on their usual owners again. At the latest, it ends a stated settling time after the
+fault. Faults that overlap with this time extend it, since they may delay the recovery.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,8 +65,10 @@ REASON_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a counter is: its data center, its shard, and the hosts that may decide it, the owner
-    first and then the standbys in their order."""
+    """Place of a counter: its data center, its shard, and the hosts that may decide it.
+
+    The owner is the first of the hosts. The standbys follow in their order.
+    """
 
     datacenter: str
     shard: int
@@ -138,8 +140,10 @@ def excuses_of(scenario: Scenario, disturbances: Disturbances) -> Iterable[Excus
 
 
 def _is_abrupt(fault: Fault, others: Sequence[Fault], datacenter: str, scenario: Scenario) -> bool:
-    """Return whether a leave is more than a transfer of shards: it leaves no member in the data
-    center, or the node later starts without a seed."""
+    """Return whether a leave is more than a transfer of shards.
+
+    It leaves no member in the data center, or the node later starts without a seed.
+    """
     gone = set(hosts_of(fault, scenario))
     for other in others:
         is_away = other.at <= until_of(fault) and fault.at <= until_of(other) + SETTLING_S
@@ -161,8 +165,10 @@ def until_of(fault: Fault) -> float:
 def _end(
     fault: Fault, others: Sequence[Fault], datacenter: str, disturbances: Disturbances
 ) -> float:
-    """Return when the effects of a fault must be over: at the observed settling, or at the stated
-    time after the last of the overlapping faults."""
+    """Return when the effects of a fault must have ended.
+
+    This is at the observed settling, or at the stated time after the last overlapping fault.
+    """
     latest = until_of(fault) + SETTLING_S
     for other in sorted(others, key=lambda other: other.at):
         if other.at <= latest:

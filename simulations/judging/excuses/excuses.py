@@ -37,8 +37,10 @@ __all__ = ["Excuses"]
 _CROSS_SETTLING_S = 10.0
 """Seconds after a fault of links between data centers until their counts are exchanged again."""
 _CROSS_DC_LAG_S = 2.5
-"""Seconds in which counts reach another data center: one second of delay for small changes, one
-round, the network delay and one retransmission."""
+"""Seconds in which counts reach another data center.
+
+They are one second of delay for small changes, one round, the network delay and one
+retransmission."""
 _ANSWER_DELAY_S = 0.1
 """Seconds that an answer may take to reach its client."""
 _CONNECT_S = LinkSettings().handshake_timeout + LinkSettings().max_backoff
@@ -125,22 +127,29 @@ class Excuses:
         return found
 
     def add_to_group(self, place: Place, answer: Answered) -> None:
-        """Let the excuses of a check that no member answered in time hold for its whole group,
-        because a group of limits is answered as a whole."""
+        """Add the excuses of a check that no member answered in time to its whole group.
+
+        A group of limits is answered as a whole.
+        """
         if found := self.of(place, answer):
             self._of_groups[answer.group] = found
 
     def _has_later_effect(self, excuse: Excuse, place: Place, answer: Answered) -> bool:
-        """Return whether a fault affects a check after its shards have settled: members distrust a
-        stepped clock later, or a client waits for a handshake that a cut interrupted."""
+        """Return whether a fault affects a check after its shards have settled.
+
+        Members may distrust a stepped clock later. A client may wait for a handshake that a cut
+        interrupted.
+        """
         at, end, verb = answer.asked_at, answer.answered_at + NEWS_S, excuse.fault.verb
         if verb == "clock_step":
             return self.is_disturbed(place, at - NEWS_S, end)
         return verb == "cut" and not answer.is_counted and at <= until_of(excuse.fault) + _CONNECT_S
 
     def is_owner_away(self, place: Place, answer: Answered) -> bool:
-        """Return whether the owner of a counter had no running process at some time of a check, so
-        that its standby must decide."""
+        """Return whether the owner of a counter had no running process at some time of a check.
+
+        Its standby must then decide.
+        """
         return any(
             REASON_OF[each.fault.verb] == "owner_away"
             and place.hosts[0] in each.hosts
@@ -200,10 +209,10 @@ class Excuses:
         return self._exchanged_at(here, there, answer.asked_at, answer.answered_at)
 
     def gaps(self, here: Place, there: Place, answer: Answered) -> list[tuple[float, float]]:
-        """Return the intervals in which the owner of a counter in one data center may lack the
-        units of a check in another one, because a crash lost what had arrived.
+        """Return the intervals in which an owner may lack the units of another data center's check.
 
-        They arrive again when both data centers can exchange counts.
+        A crash has lost the units after their arrival. They arrive again when both data centers can
+        exchange counts.
         """
         shared_at = self.shared_at(here, there, answer)
         return [
@@ -272,9 +281,10 @@ class Excuses:
         return self._broken.is_near({answer.client, *place.hosts, *askers}, answer.asked_at, end)
 
     def have_lost_link(self, some: Sequence[str], others: Sequence[str], answer: Answered) -> bool:
-        """Return whether a connection between a host of one group and a host of another one broke
-        during a check, or so shortly before it that the link may still have been without a
-        connection."""
+        """Return whether two hosts, one of each group, may have had no connection during a check.
+
+        Their connection broke during the check, or shortly before it.
+        """
         return any(self._broken.has_lost(one, other, answer) for one in some for other in others)
 
     def next_begin(self, place: Place, instant: float) -> float:
@@ -301,8 +311,10 @@ class Excuses:
                 yield loss
 
     def replicated_at(self, place: Place, answer: Answered) -> float:
-        """Return when the standby certainly counts the units of a check whose owner was suspended
-        before it replicated them; minus infinity if it did."""
+        """Return when the standby certainly counts the units of a check.
+
+        The owner may have been suspended before it replicated them. Minus infinity if it was not.
+        """
         return max(
             [
                 each.end

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from coverage import Coverage
 
 MUTANT = "RINGFENCE_MUTANT"
-"""Environment variable with the mutant as JSON: module, path of the module, file with its source
-text, and modules that must not be imported."""
+"""Environment variable with the mutant as JSON.
+
+The fields are the module, its path, the file with its source text, and modules that must not be
+imported."""
 _LIBRARIES = (
     "aioquic.quic.connection",
     "click",
@@ -311,7 +313,7 @@ def _serve() -> None:
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
         with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # Processes that the tests have left.
+            os.killpg(pid, signal.SIGKILL)  # Processes of the tests that still run.
         reply(ended=os.waitstatus_to_exitcode(status))
 
 

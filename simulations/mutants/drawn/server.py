@@ -30,9 +30,9 @@ _COMPILED = (
     "ringfence.client.requests._check_ops",
 )
 _SILENT_S = 150.0
-"""Longest wall time of one test or run that uses little processor time: it waits without end."""
+"""Longest wall time of one test or run that uses little processor time, so that it only waits."""
 _IDLE_SHARE = 0.01
-"""Share of a processor below which a process waits; on a busy machine others get little, too."""
+"""Share of a processor below which a process only waits; it is low because of busy machines."""
 
 
 def check_test_libraries() -> None:
@@ -177,7 +177,7 @@ class Server(AbstractContextManager["Server"]):
         } | ({"RINGFENCE_ENGINE": "reference"} if is_pure else {})
 
     def _read(self) -> dict[str, object] | None:
-        """Return the next reply; None when there is none for too long."""
+        """Return the next reply; None after a time-out."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:

@@ -132,7 +132,7 @@ async def _missing(node: Node, nodes: Sequence[Node]) -> list[str]:
 
 
 async def _source(limiter: Limiter) -> Source | None:
-    """Return who decides a check of a client; None if its token is refused."""
+    """Return the source of a decision for a client; None if its token is refused."""
     try:
         return (await limiter.check(DOMAIN, _REQUEST)).source
     except AccessDenied:

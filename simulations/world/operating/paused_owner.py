@@ -1,7 +1,8 @@
 """Pause of a node at the end of a run, while clients spend, refund and reset units of its keys.
 
-The standby decides meanwhile. When the owner continues, its counters must have exactly the units
-that were admitted and not refunded, and no units that clients borrowed and did not spend.
+The standby decides meanwhile. After the pause, the counters of the owner must have exactly the
+units that were admitted and not refunded. Units that clients borrowed and did not spend must not
+count.
 """
 
 from random import Random

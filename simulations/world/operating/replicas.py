@@ -67,7 +67,7 @@ class _Counters:
     now: int
     """Present instant on the clock of the node."""
     limits: dict[bytes, Limit]
-    """Limit that last counted each key."""
+    """Limit by which each key was last counted."""
     states: dict[bytes, list[int]]
     """Numbers of each key's counter, also if the node refuses to restore them."""
     since: dict[bytes, int]
@@ -172,8 +172,10 @@ class _Comparison:
         return is_behind and replica.states.get(key) == counted.states.get(key)
 
     def _age_error(self, replica: _Counters, key: bytes) -> tuple[int, bool]:
-        """Return by how many ns the age of a replica may be wrong, and whether a fault may have
-        delayed it, so that its units seem younger by any time."""
+        """Return by how many ns the age of a replica may be wrong, and whether it may be late.
+
+        The units of a replica that a fault has delayed seem younger by an unknown time.
+        """
         age_s = (replica.now - replica.since[key]) / NS_PER_SECOND if key in replica.since else inf
         begin = max(0.0, self._now - age_s)
         place = self._excuses.place(self._datacenter, shard_of(key))

@@ -17,7 +17,7 @@ _TOGETHER = 4
 """Checks at a time, which make a key hot."""
 _PAUSE_S = 0.1
 _UNCONFIRMED = (Source.POLICY, Source.SHED)
-"""Sources of decisions whose checks a node may have counted nevertheless."""
+"""Sources of decisions that no node made, although a node may have counted the check."""
 
 
 class Spending:
@@ -31,7 +31,7 @@ class Spending:
         self.is_over = False
 
     async def run(self) -> None:
-        """Make several checks at a time until it is over."""
+        """Make several checks at a time until `is_over` is set."""
         while not self.is_over:
             async with runtime.open_task_group() as tasks:
                 for _ in range(_TOGETHER):

@@ -1,8 +1,8 @@
 """Watch of shard ownership: samples which shards are not on their usual owner.
 
 The usual owner and standby of a shard follow from the ring of all hosts of a data center. A shard
-is disturbed while it is not held by its usual owner alone, while the host of its owner or standby
-has no node, and while a node has another owner or standby for it.
+is disturbed while its usual owner does not hold it alone. It is also disturbed while the host of
+its owner or standby has no node, and while a node has another owner or standby for it.
 """
 
 from collections.abc import Sequence

@@ -70,8 +70,10 @@ class ShardWatch:
         self._record.append(_Transitions(self._clock(), node, None, array("H"), bytearray()))
 
     def reached(self) -> frozenset[str]:
-        """Return the names of the pairs that occurred: a state and an event, such as `OWNED+SEND`,
-        and two successive events of a shard at one node, such as `TRANSFER>SEND`.
+        """Return the names of the pairs that occurred.
+
+        A pair is a state and an event, such as `OWNED+SEND`, or two successive events of a shard at
+        one node, such as `TRANSFER>SEND`.
         """
         met: set[tuple[int, Event]] = set()
         successive: set[tuple[Event, Event]] = set()

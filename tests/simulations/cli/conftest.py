@@ -16,10 +16,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    def run_it(*words: str | Path, verb: str = "simulate") -> Ran:
+    def run_command(*words: str | Path, verb: str = "simulate") -> Ran:
         return invoke(monkeypatch, capsys, verb, *words)
 
-    return run_it
+    return run_command
 
 
 @pytest.fixture

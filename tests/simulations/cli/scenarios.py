@@ -1,4 +1,4 @@
-"""Words of short simulated runs, and output without a reader."""
+"""Arguments of short simulated runs, and output without a reader."""
 
 from typing import NoReturn
 

@@ -204,7 +204,7 @@ def test_a_report_at_a_link_or_a_pipe_is_neither_created_nor_opened_before_the_r
     os.mkfifo(pipe)
 
     require_writable(link, "--report")
-    require_writable(pipe, "--report")  # It would wait for a reader.
+    require_writable(pipe, "--report")  # Opening the pipe would block.
     read_end, write_end = os.pipe()
     require_writable(Path(f"/dev/fd/{write_end}"), "--report")
     os.close(read_end)

@@ -166,7 +166,7 @@ def test_a_guided_swarm_compares_itself_with_plain_drawing(
     assert row["kept"] + row["failed"] >= 1
 
 
-def test_an_interrupt_ends_the_processes_although_their_runs_are_not_over() -> None:
+def test_an_interrupt_ends_the_processes_during_their_runs() -> None:
     def interrupted() -> None:
         with pool(2) as executor:
             runs = [executor.submit(time.sleep, 1000) for _ in range(4)]

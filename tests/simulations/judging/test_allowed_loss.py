@@ -48,7 +48,7 @@ def test_a_crash_may_lose_hits_not_yet_replicated() -> None:
     assert spans("crash@10-20 node=n2") == [pytest.approx((9.65, 10.1))]
 
 
-def test_two_crashes_far_apart_may_take_a_moment_each() -> None:
+def test_two_crashes_far_apart_may_each_lose_units_of_a_short_time() -> None:
     assert spans("crash@10-12 node=n2", "crash@40-45 node=n3") == [
         pytest.approx((9.65, 10.1)),
         pytest.approx((39.65, 40.1)),

@@ -80,7 +80,7 @@ def test_the_hosts_of_a_shard_decide_in_the_order_of_rings_without_earlier_owner
         assert excuses.place("dc1", shard).hosts == tuple(found)
 
 
-def test_what_delays_one_check_of_a_group_excuses_the_whole_group():
+def test_the_excuse_of_one_check_holds_for_its_whole_group():
     """The caller got no answer, because a member waited for the home of another limit."""
     pause = Fault(1, "pause", 30, {"node": "n2,n4"})
     scenario = Scenario("judged", "", nodes=4, datacenters=2, faults=(pause,))

@@ -28,7 +28,7 @@ from tests.simulations.judging.histories import (
     [(3.0, 3, set()), (3.0, 4, {"invented_hits"}), (20.0, 3, {"invented_hits"})],
 )
 def test_a_merge_of_two_buckets_may_add_one_unit(begin, used, expected) -> None:
-    """It rounds a level up. No merge follows a check after the cut."""
+    """A merge rounds a level up. No merge follows a check after the cut."""
     [owner, *_] = order_of("slow")
     shard = shard_of(encode_key(KNOWN["slow"].id, ["k"]))
     cut = Fault(2.0, "cut", 4.0, {"node": owner})
@@ -244,7 +244,7 @@ def test_a_denied_check_that_may_be_repeated_states_the_level_of_its_bucket(
     at, retry_after, expected
 ) -> None:
     [owner, *_] = order_of("pair")
-    crash = Fault(2.2, "crash", 2.4, {"node": owner})  # It may have lost the first units.
+    crash = Fault(2.2, "crash", 2.4, {"node": owner})  # The crash may have lost the first units.
     # Half of the bucket is free 3.9 s after the denial, at 7.0 s.
     denied = Answered(3.0, 3.2, "dc1", "k", 1, False, Source.OWNER, 3.9, remaining=0)
     [last] = rows(1, at, at, allowed=retry_after is None, retry_after=retry_after, remaining=0)
@@ -282,7 +282,7 @@ def test_a_node_that_restarted_alone_drains_a_split_bucket_by_the_whole_limit(
         (50.0, 70.0, True, set()),
         (50.0, 70.0, False, set()),
         (50.0, 239.5, False, set()),
-        (50.0, 241.5, False, {"wrong_denial"}),  # They arrived before 60 s, or never.
+        (50.0, 241.5, False, {"wrong_denial"}),  # The units arrived before 60 s, or never.
     ],
 )
 def test_a_bucket_may_ignore_units_of_another_data_center_that_a_cut_delays_for_two_periods(

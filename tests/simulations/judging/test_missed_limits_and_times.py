@@ -405,8 +405,8 @@ def test_a_merge_may_drop_the_rest_of_a_unit_of_the_window_before(until, left) -
     ],
 )
 def test_a_part_that_admits_nothing_drains_by_one_unit_a_period(cost, allowed, found) -> None:
-    """The first denial converts a level of 2.34 units, of which 0.26 are left in the end."""
-    lower = Fault(2.0, "rules", 12.0, {"part": 0.17})  # One of six units, which is that of dc1.
+    """The first denial converts a level of 2.34 units, of which 0.26 are left at the end."""
+    lower = Fault(2.0, "rules", 12.0, {"part": 0.17})  # The limit is one unit, the part of dc1.
     decided = [(1.0, 3, True), (2.1, 1, False), (12.5, cost, allowed)]
     answers = [
         replace(each, cost=units)

@@ -1,4 +1,4 @@
-"""Engines beside the oracle: one key of one limit, answered by an engine in the oracle's words."""
+"""Adapter of the engines for comparison with the oracle: one key of one limit."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ CODES = {code.value.upper(): code for code in Code}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One step of a history: what is asked `gap_ns` after the step before."""
+    """Step of a history: an operation, `gap_ns` after the previous step."""
 
     gap_ns: int
     kind: str
@@ -28,14 +28,14 @@ class Asked:
 
 
 class OneKey:
-    """One key of an engine, asked as the oracle is asked."""
+    """One key of an engine, with the operations of the oracle."""
 
     def __init__(self, engine: Engine, limit: Limit) -> None:
         self._engine = engine
         engine.set_rules({0: EngineRule(limit)})
 
     def answer(self, asked: Asked, now: int) -> Answer | None:
-        """Ask the engine one step; None for a step without an answer."""
+        """Perform one step by the engine; return None for a step without an answer."""
         if asked.kind == "change":
             assert asked.limit is not None
             self._engine.set_rules({0: EngineRule(asked.limit)})

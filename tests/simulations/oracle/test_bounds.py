@@ -17,7 +17,7 @@ BEGIN = 1_774_745_999 * 10**9
 
 @dataclass
 class Event:
-    """What truly happened with some units; the bounds get only its `spend`."""
+    """True history of some units; the bounds receive only `spend`."""
 
     at: int
     units: int
@@ -28,7 +28,7 @@ class Event:
 
 
 def usage_at(terms: Terms, events: Sequence[Event], instant: int, *, first: bool) -> Usage:
-    """Replay what truly happened before an instant, or with `first` unset also at it."""
+    """Replay the true history before an instant; without `first`, also the events at it."""
     usage = usage_of(terms)
     steps = [(event.at, 0, event) for event in events]
     steps += [(event.refunded_at, 1, event) for event in events if event.spend.refund is not None]

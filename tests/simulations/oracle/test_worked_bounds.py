@@ -105,7 +105,7 @@ def test_a_bucket_drains_between_the_intervals() -> None:
     assert bound(BUCKET, spent(100, blur=10, units=4), at(135)).verdict is Verdict.MUST_ALLOW
 
 
-def test_a_queue_delays_by_what_is_left_in_the_bucket() -> None:
+def test_a_queue_delays_by_the_units_left_in_the_bucket() -> None:
     found = bound(QUEUE, spent(100, 100, blur=10), at(120))
 
     assert found.delays(QUEUE) == (25, 50)
@@ -262,7 +262,7 @@ def test_a_reading_of_a_bucket_is_less_certain_with_wrong_clocks_and_refunds() -
     question, base = at(150, cost=2), bounds(BUCKET, spent(100, units=4), [at(150)])
 
     [blurred] = narrowed(BUCKET, spent(100, units=4), [question], base, [reading], others=[0])
-    assert (blurred.least, blurred.most) == (3, 3)  # 2.6 less 0.24, and 2.6 and 0.24.
+    assert (blurred.least, blurred.most) == (3, 3)  # 2.6 minus 0.24, and 2.6 plus 0.24.
     refunded = [Spend(100, 100, 4, 4, refund=Refund(130, 145, 1, 1))]
     [lower] = narrowed(BUCKET, refunded, [question], base, [reading], others=[0])
     assert (lower.least, lower.most) == (2, 3)

@@ -87,7 +87,7 @@ def test_lines_stack_and_count_as_nothing_where_they_have_no_point():
     assert stacked == {"a": [(0, 1), (1, 0), (2, 3)], "b": [(0, 1), (1, 5), (2, 10)]}
 
 
-def test_a_lone_slow_second_does_not_flatten_the_others():
+def test_one_slow_second_does_not_flatten_the_others():
     series = Series(latency_ms={"p99": [(0, 1.0), (1, 1.5), (2, 2.0), (3, 900.0)]})
     figure = figures(run(series=series))["Latency of checks"]
 
@@ -109,7 +109,7 @@ def test_an_empty_plot_states_the_correct_reason(changes, title, why):
     assert why in words(figures(empty(**changes))[title])
 
 
-def test_values_that_no_axis_can_hold_count_as_none():
+def test_values_that_no_axis_can_show_are_left_out():
     series = Series(latency_ms={"p50": [(1, math.nan), (2, math.inf), (math.nan, 1)]})
 
     assert "Nothing to show" in words(figures(run(series=series))["Latency of checks"])

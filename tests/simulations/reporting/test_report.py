@@ -271,7 +271,7 @@ def test_only_the_first_of_many_violations_are_listed():
     assert "and 1,134 more" in page
 
 
-def test_text_from_a_run_stays_text():
+def test_text_from_a_run_is_escaped():
     outcome = run(
         scenario=Scenario(HOSTILE, HOSTILE),
         command=HOSTILE,

@@ -29,7 +29,7 @@ def test_the_zero_preset_has_no_delay(a, b):
 
 
 @given(st.sampled_from(FAR_APART), places, places, places)
-def test_a_detour_is_hardly_ever_shorter(preset, a, b, c):
+def test_a_relay_is_not_much_faster_than_the_direct_path(preset, a, b, c):
     """Real routes are not straight, so a relay may be a little faster, but never much."""
     assert delay_s(preset, a, c) <= 1.1 * (delay_s(preset, a, b) + delay_s(preset, b, c))
 

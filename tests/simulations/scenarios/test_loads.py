@@ -151,7 +151,7 @@ def test_an_attacker_never_sends_a_key_twice(seed):
     assert len(sprayed) / len(came) == pytest.approx(0.6, abs=0.06)
 
 
-def test_bursts_rest_in_between():
+def test_there_is_no_load_between_bursts():
     load = Load("bursts", per_second=200, args={"on_s": 1, "off_s": 3})
     came = drawn(load, 8)
 

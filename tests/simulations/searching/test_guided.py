@@ -41,7 +41,7 @@ def searched(first: int = 100, runs: int = 60) -> Guided:
 
 
 @pytest.mark.parametrize("first", [100, 200, 300, 400, 500])
-def test_a_guided_search_varies_what_was_new_again_and_again(fast: None, first: int) -> None:
+def test_a_guided_search_varies_new_scenarios_repeatedly(fast: None, first: int) -> None:
     """A state three variations away from all drawn scenarios is only reached if a new variation is
     kept and varied again."""
     found = searched(first)

@@ -35,7 +35,7 @@ def add_node(host: Any, *, is_suspect: bool, is_forwarding: bool, adjustment_s: 
     cluster = SimpleNamespace(is_suspect=is_suspect, offset_ns=round(adjustment_s * _NS))
     membership = SimpleNamespace(me=SimpleNamespace(forward_only=is_forwarding), is_damped=False)
     host.node = SimpleNamespace(clock=SimpleNamespace(cluster=cluster), membership=membership)
-    host.life = object()
+    host.scope = object()
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_a_data_center_keeps_a_member_in_the_ring() -> None:
 def test_the_clocks_of_stopped_hosts_do_not_count() -> None:
     hosts = build_hosts(0, 0, -10, 3600)
     stopped = hosts.by_name["n1"]
-    stopped.node = stopped.life = None
+    stopped.node = stopped.scope = None
     assert hosts.in_ring() == {"n2", "n4"}

@@ -19,7 +19,7 @@ def run(case, seed=1):
     return simulate(case, seed, "a command")
 
 
-def test_equal_seeds_have_equal_histories_and_others_have_not():
+def test_equal_seeds_have_equal_histories_and_other_seeds_have_other_histories():
     case = small(Fault(2, "crash", 4, {"node": "n2"}), seconds=4.0, calm=4.0)
     one, again, other = run(case, 1), run(case, 1), run(case, 2)
     assert one.event_hash == again.event_hash

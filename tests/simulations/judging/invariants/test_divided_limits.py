@@ -33,7 +33,7 @@ def test_the_parts_of_a_split_limit_are_one_limit():
 
 def test_each_part_of_a_split_bucket_drains_at_its_own_rate():
     parts = {"buckets": KNOWN["buckets"]}
-    full = [answered(1.0, cost=3, datacenter="dc2")]  # Is empty after 10 s, not after 5 s.
+    full = [answered(1.0, cost=3, datacenter="dc2")]  # The part is empty after 10 s.
 
     for at, found in ((6.0, []), (10.9, []), (11.1, ["wrong_denial"])):
         denied = answered(at, allowed=False, cost=3, datacenter="dc2")
@@ -114,7 +114,12 @@ def test_only_units_that_a_fault_held_up_stay_counted_where_they_are(fault, last
     [
         (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.09, 3, 1),
         (Fault(2.5, "busy", 5, {"node": "n2,n3", "cost_ms": 20}), 0.09, 3, 1),
-        (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.09, 2, 0),  # No third one lends.
+        (
+            Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}),
+            0.09,
+            2,
+            0,
+        ),  # no third lender
         (Fault(2.5, "busy", 5, {"node": "n2", "cost_ms": 20}), 0.001, 3, 0),
         (Fault(5.0, "busy", 6, {"node": "n2", "cost_ms": 20}), 0.09, 3, 0),
         (Fault(2.5, "errors", 5, {"node": "n2"}), 0.09, 3, 0),

@@ -1,4 +1,4 @@
-"""How long faults hold up messages, which the judge must know."""
+"""Longest delay of messages by each fault, which the invariants use."""
 
 import pytest
 

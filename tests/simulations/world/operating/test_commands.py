@@ -23,7 +23,7 @@ def always(monkeypatch):
 
 @pytest.fixture(params=[0.0, 1.0], ids=["usual", "half"])
 def half(request, monkeypatch):
-    """Do what half of the runs do: print JSON, change the rules of a node, and make one leave."""
+    """Set the share of runs that print JSON, change the rules of a node, and make a node leave."""
     monkeypatch.setattr(commands, "_HALF", request.param)
 
 
@@ -53,7 +53,7 @@ async def has_left(*_):
 
 
 def verb(name, instead, cost=None):
-    """Return a bug: one verb of `ringfence check` does what another one does."""
+    """Return a bug that makes one verb of `ringfence check` do the operation of another verb."""
 
     def bug(do):
         def wrong(limiter, verb, domain, request, units):
@@ -118,7 +118,7 @@ BUGS = {
     "a leave that does not wait": (HALF, leave, "_state_of", lambda _: has_left),
     "one status of all errors": (TEXT, command_line, "exit_status", lambda _: lambda _: 2),
 }
-"""By description: share of what half of the runs do, and a function with its replacement."""
+"""Bugs by description: the value of `_HALF`, and a function with its replacement."""
 
 
 @pytest.mark.parametrize("bug", BUGS)

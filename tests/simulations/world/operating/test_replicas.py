@@ -100,11 +100,11 @@ def test_windows_that_a_standby_refuses_by_its_clock_are_excused_only_after_a_st
 def test_a_replica_of_a_bucket_that_drains_by_an_old_limit_is_noticed(monkeypatch):
     began = Replication.__init__
 
-    def deaf(self, me, ownership, sender, engine, *args):
+    def without_conversions(self, me, ownership, sender, engine, *args):
         began(self, me, ownership, sender, engine, *args)
         engine.on_conversion.clear()
 
-    monkeypatch.setattr(Replication, "__init__", deaf)
+    monkeypatch.setattr(Replication, "__init__", without_conversions)
 
     assert "replicas" in violated(
         Fault(3, "rules", 90, {"part": 0.5}), rules=BUCKETS, rule="bucket"
