@@ -20,7 +20,7 @@ from node.demo.cluster import running_cluster
 from ringfence.client.connect import connect
 from ringfence.client.limiter import Limiter
 
-__all__ = ["RULES", "batches", "connected", "crowd", "paced", "run", "share"]
+__all__ = ["RULES", "batches", "connected", "concurrent", "paced", "run", "share"]
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ def run(rounds: int) -> Iterator[Figure]:
                 ours: list[float] = []
                 bare: list[float] = []
                 for _ in range(rounds):
-                    ours.append(trio.run(connected, nodes.url, crowd(tasks)))
-                    bare.append(echo.crowd(tasks, _SECONDS))
+                    ours.append(trio.run(connected, nodes.url, concurrent(tasks)))
+                    bare.append(echo.concurrent(tasks, _SECONDS))
                 ratios = [one / other for one, other in zip(ours, bare, strict=True)]
                 yield _figure(f"cluster.check_per_s_{tasks}", ours, "1/s")
                 yield _figure(f"cluster.echo_per_s_{tasks}", bare, "1/s")
@@ -82,7 +82,7 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
 def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
     """Measure the latency of checks at a steady rate: a fifth of the rate that 1024 tasks reach."""
     gc.collect()
-    gc.freeze()  # Else the p99 shows whether a round had a full collection of the load generator.
+    gc.freeze()  # Without this, a full collection of the load generator may determine the p99.
     samples = [trio.run(connected, url, paced(per_s)) for _ in range(rounds)]
     middle = [share(each, 0.5) * 1e6 for each in samples]
     slow = [share(each, 0.99) * 1e6 for each in samples]
@@ -107,7 +107,7 @@ async def _lone(limiter: Limiter) -> list[float]:
     return samples
 
 
-def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
+def concurrent(count: int) -> Callable[[Limiter], Awaitable[float]]:
     """Return decisions per second of `count` tasks, each of which makes one check after the
     other."""
 

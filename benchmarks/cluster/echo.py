@@ -42,7 +42,7 @@ class RawEcho(ServerProcess[int]):
         """Measure `n` sequential round trips on one warm connection; return seconds."""
         return trio.run(_measure, self.address, os.urandom(self._size), n)
 
-    def crowd(self, tasks: int, seconds: float) -> float:
+    def concurrent(self, tasks: int, seconds: float) -> float:
         """Return echoed keys per second of `tasks` concurrent tasks; each sends one key after the
         other.
 
@@ -103,22 +103,22 @@ async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
         peer.flush()
         while not await _advance(peer, HandshakeCompleted):
             pass
-        crowd = _Crowd(peer)
+        echoes = _EchoTasks(peer)
         started_at = time.perf_counter()
         async with trio.open_nursery() as service:
-            service.start_soon(crowd.read)
-            service.start_soon(crowd.send)
+            service.start_soon(echoes.read)
+            service.start_soon(echoes.send)
             async with trio.open_nursery() as callers:
                 for _ in range(tasks):
-                    callers.start_soon(crowd.ask, started_at + seconds)
+                    callers.start_soon(echoes.ask, started_at + seconds)
             spent = time.perf_counter() - started_at
             service.cancel_scope.cancel()
         quic.close()
         peer.flush()
-    return crowd.done / spent
+    return echoes.done / spent
 
 
-class _Crowd:
+class _EchoTasks:
     """Group of tasks; each sends a key to the echo server and waits until the key comes back."""
 
     def __init__(self, peer: _Peer) -> None:

@@ -1,9 +1,9 @@
 """Cost of checks as users run them: three nodes with replicas, keys and tokens, and cold keys.
 
 A million distinct keys of a fixed window of a day are checked in turn. In the first five rounds,
-every check creates a counter, which is then copied to the standby. Beside it in the same rounds run
-one node, the package `limits` and a Lua script on Redis, with and without a Redis replica, and
-echoes over plain UDP. `client` and `node` are microseconds of processor time per check.
+every check creates a counter, which is then copied to the standby. The same rounds also measure one
+node, and echoes over plain UDP. They measure the package `limits` and a Lua script on Redis, with
+and without a Redis replica. `client` and `node` are microseconds of processor time per check.
 """
 
 import asyncio

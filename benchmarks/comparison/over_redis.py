@@ -149,4 +149,4 @@ class OverRedis:
             return requests
 
         pace = paced_by(work, *self._pids)
-        return replace(pace, per_s=found[0])  # Its figure leaves out its start-up.
+        return replace(pace, per_s=found[0])  # without the start of the program

@@ -18,7 +18,7 @@ from time import perf_counter
 import trio
 from msgspec.structs import replace
 
-from benchmarks.cluster.cluster import RULES, batches, connected, crowd
+from benchmarks.cluster.cluster import RULES, batches, concurrent, connected
 from benchmarks.comparison.in_process import in_process_samples
 from benchmarks.comparison.over_redis import SECONDS, TASKS, OverRedis
 from benchmarks.comparison.redis_server import redis_program, running_redis
@@ -97,7 +97,7 @@ def _best(one: Sequence[float], other: Sequence[float]) -> list[float]:
 def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Rate]]:
     pid = nodes.processes["a"].pid
     return {
-        "check": partial(_asked, nodes.url, pid, crowd(TASKS)),
+        "check": partial(_asked, nodes.url, pid, concurrent(TASKS)),
         "check_many": partial(_asked, nodes.url, pid, batches),
         "blocking": partial(_blocked, nodes.url, pid),
     }

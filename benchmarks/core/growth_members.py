@@ -27,8 +27,8 @@ _TASKS = 64
 def members_figures(rounds: int) -> Iterator[Figure]:
     """Yield microseconds of processor time per check for small and large clusters, and their
     ratio."""
-    lone, crowd = trio.run(_measured, rounds)
-    for label, found in (("", lone), ("_64_tasks", crowd)):
+    single, concurrent = trio.run(_measured, rounds)
+    for label, found in (("", single), ("_64_tasks", concurrent)):
         for size, values in found.items():
             yield figure(f"growth.members_{size}{label}_us", "us", values)
         yield ratio(f"growth.members{label}", found[_MANY], found[_FEW])
@@ -38,8 +38,8 @@ async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list
     """Measure a small and a large cluster alternately, so that all rounds run under the same
     conditions."""
     rules = load_text(RULES).rules
-    lone: dict[int, list[float]] = {_FEW: [], _MANY: []}
-    crowd: dict[int, list[float]] = {_FEW: [], _MANY: []}
+    single: dict[int, list[float]] = {_FEW: [], _MANY: []}
+    concurrent: dict[int, list[float]] = {_FEW: [], _MANY: []}
     async with (
         cluster_client(_FEW, rules, _KEYS) as few,
         cluster_client(_MANY, rules, _KEYS) as many,
@@ -52,9 +52,9 @@ async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list
         for _ in range(rounds):
             for size, limiter in clients.items():
                 asked = [f"user-{random.randrange(_KEYS)}" for _ in range(_CHECKS)]
-                lone[size].append(await _us_each(limiter, asked, 1))
-                crowd[size].append(await _us_each(limiter, asked, _TASKS))
-    return lone, crowd
+                single[size].append(await _us_each(limiter, asked, 1))
+                concurrent[size].append(await _us_each(limiter, asked, _TASKS))
+    return single, concurrent
 
 
 async def _us_each(limiter: Limiter, names: list[str], tasks: int) -> float:

@@ -1,7 +1,8 @@
 """Decisions, latency and hedging of a gateway under load.
 
-Three node processes with replication, one gateway worker, and 50, 200 and 800 concurrent callers of
-Envoy's rate limit service in a separate process, for 10,000 clients. `policy_share` is the share of
+The benchmark runs three node processes with replication and one gateway worker. In a separate
+process, 50, 200 or 800 concurrent callers call Envoy's rate limit service, for 10,000 clients.
+`policy_share` is the share of
 calls decided by the rule's failure policy because no node answered. `shed_share` is the share that
 was shed by a busy node or gateway. `hedged_share` is the share of checks sent to two nodes.
 `late_share` is the share of calls that the gateway answered more than a tenth after its deadline,

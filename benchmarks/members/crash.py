@@ -45,7 +45,7 @@ _CALM_S = 2.0
 
 
 class _Run(Struct, frozen=True):
-    """One crash under load, and what the client saw of it."""
+    """Crash under load, with the observations of the client."""
 
     loss: Loss
     checks_per_s: float

@@ -1,7 +1,7 @@
 """Latency of checks while two data centers exchange the counts of a limit with `scope: global`.
 
-Each data center has one node. A client checks new keys in one data center at a steady rate, and
-two clients make a lone check every few milliseconds, one in each data center. Their latencies
+Each data center has one node. A client checks new keys in one data center at a steady rate. In each
+data center, another client makes a lone check every few milliseconds. The latencies of lone checks
 include the work of this process. The counts are sent during the load, and digests of them every ten
 seconds.
 """

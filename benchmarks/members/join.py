@@ -41,7 +41,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class Sample:
-    """What was measured during one join."""
+    """Measurements of one join."""
 
     seconds = slowest_s = 0.0
     peak_bytes = undecided = wrong = 0

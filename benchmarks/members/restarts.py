@@ -3,9 +3,9 @@
 A client sends a steady load. Every decision is recorded, and afterwards every counter is read.
 Units that were admitted and not counted are lost; units admitted beyond the limit are
 over-admitted. The limit is an exact log whose period is longer than the run, so the comparison is
-exact. The longest turn is the processor time for which one task of a node that has all its shards
-held the event loop, so that checks had to wait. The longest move is the part of a turn in which a
-node took over, sent or received shards.
+exact. The longest turn is the processor time for which one task of a node held the event loop, so
+that checks had to wait. Only nodes that have all their shards are measured. The longest move is the
+part of a turn in which a node took over, sent or received shards.
 """
 
 import gc

@@ -1,9 +1,10 @@
 """Node process that also measures for how long each of its tasks holds the event loop.
 
 `python -m benchmarks.members.timed_node FILE node --name a ...` runs the command line of
-`ringfence`. FILE gets each long turn of a task since the node has all its shards: its end, its
-milliseconds of processor time (other processes may interrupt a turn), those of them in which the
-node took over, sent or received shards, and the name of the task.
+`ringfence`. From the time at which the node has all its shards, FILE receives each long turn of a
+task. A row has the end of the turn, its milliseconds of processor time, and the name of the task.
+It also has the milliseconds in which the node took over, sent or received shards. Processor time is
+used because other processes may interrupt a turn.
 """
 
 import logging

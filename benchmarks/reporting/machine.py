@@ -34,8 +34,10 @@ def about() -> str:
 
 
 def _loop_step_ns() -> float:
-    """Return the time of a step of a plain Python loop: builds of the same version differ by up to
-    40 %, as they are compiled with or without profiles."""
+    """Return the time of a step of a plain Python loop.
+
+    Builds of the same version differ by up to 40 %, because some are compiled with profiles.
+    """
     return min(timeit.repeat(_loop, number=1, repeat=5)) / _STEPS * 1e9
 
 
