@@ -1,9 +1,8 @@
 """Snippets of the pages that need a cluster, run against a cluster with their rules.
 
 The cluster has `examples/rules`, as README's three nodes have, but lends no units. A client on a
-busy machine returns a lease too late, and then the owner charges the whole lease: the client is
-limited before it has sent as many requests as the limit permits. In the snippets, only addresses
-are replaced.
+busy machine returns a lease too late. The owner then charges the whole lease, so the client is
+limited too early. In the snippets, only addresses are replaced.
 """
 
 import ast
@@ -404,7 +403,7 @@ def client(ringfence_cluster):
 _CELERY = """
 
 @pytest.mark.parametrize("ask", [tasks.request_report, tasks.fetch_in_turn, tasks.fetch.delay])
-def test_the_tasks_that_ask_run(eager, ask):
+def test_the_tasks_that_check_a_limit_run(eager, ask):
     assert ask("ann").get().endswith("ann")
 
 

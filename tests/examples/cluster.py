@@ -44,8 +44,10 @@ class Cluster:
         lost_node.wait()
 
     def undecided(self, *names: str) -> int:
-        """Return how many checks these gateways passed without a decision of a node: the failure
-        policy allowed them, or the gateway refused the call."""
+        """Return how many checks these gateways passed without a decision of a node.
+
+        The failure policy allowed them, or the gateway refused the call.
+        """
         metrics = "".join(
             fetch(f"{self.gateways[each].url}/metrics").body.decode() for each in names
         )

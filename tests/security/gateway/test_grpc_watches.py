@@ -12,6 +12,6 @@ def test_watches_without_a_token_leave_room_for_calls(tmp_path: Path) -> None:
             caller = stack.enter_context(Caller(gate.grpc_port))
             caller.send(b"".join([caller.call(2 * each + 1, WATCH) for each in range(900)]))
             caller.send(caller.call(2001, HEALTH))
-            caller.wait_response(2001)  # So the port has accepted all watches.
+            caller.wait_response(2001)  # The port has then accepted all watches.
 
         assert all([allowed(gate) for _ in range(5)])

@@ -44,7 +44,7 @@ def test_silent_connections_are_closed_earlier_than_idle_connections(tmp_path: P
     config = tmp_path / "gateway.toml"
     config.write_text("header_timeout = 0.5\nidle_timeout = 2.0\nmax_wait = 0.1\n", "utf-8")
     with lone_gateway(tmp_path, "--config", str(config)) as gate:
-        silent = Caller(gate.port)  # It does not even send a preface.
+        silent = Caller(gate.port)  # It sends nothing, not even a preface.
         with Caller(gate.port) as idle:
             idle.send(frame(Kind.PING, 0, 0, bytes(8)))
             until(lambda: not silent.is_open())
