@@ -1,4 +1,4 @@
-"""Builds what is compiled where there is a C compiler; without one the package works as well."""
+"""Build of the compiled modules. They are optional: without a C compiler, Python code is used."""
 
 import os
 
@@ -61,6 +61,6 @@ extensions += cythonize(
     compiler_directives={"annotation_typing": False},
 )
 for extension in extensions:
-    extension.optional = True  # Afterwards, for cythonize() does not pass it on.
+    extension.optional = True  # cythonize() would drop this option.
 
 setup(ext_modules=extensions, options={"build_ext": {"parallel": os.cpu_count()}})

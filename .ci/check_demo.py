@@ -1,4 +1,4 @@
-"""Whether a run of the demo did what it promises: `check_demo.py FILE`, its `--json` output."""
+"""Check of a demo run: `check_demo.py FILE`, with the output of `ringfence demo --json`."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ LINES = 10_000
 
 
 def faults(summary: dict[str, Any]) -> list[str]:
-    """Say what the last line of the demo has wrong."""
+    """Return what is wrong in the last line of the demo."""
     expected = {"lines": LINES, "undecided": 0, "over_admitted": 0}
     found = [
         f"{name} is {summary.get(name)!r}, not {value}"

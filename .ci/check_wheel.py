@@ -1,4 +1,4 @@
-"""Whether a wheel carries exactly our packages, each typed: `check_wheel.py WHEEL`."""
+"""Check that a wheel contains exactly our packages, all typed: `check_wheel.py WHEEL`."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ PACKAGES = {"gossip", "hashring", "node", "ringfence", "simulations"}
 
 
 def faults(names: list[str]) -> list[str]:
-    """Say what is missing from the files of a wheel, and what should not be there."""
+    """Return what is missing in the files of a wheel, and which packages are unexpected."""
     found = []
     tops = {name.split("/")[0] for name in names}
     packages = {top for top in tops if not top.endswith(".dist-info")}
