@@ -79,8 +79,8 @@ def _not_empty(_: click.Context, __: click.Parameter, text: str | None) -> str |
     is_flag=True,
     help="Validate settings, rules, keys and certificates, report errors, and exit.",
 )
-@click.option("--member", type=int, hidden=True, help="Which of them; its supervisor says this.")
-@click.option("--sibling", "siblings", multiple=True, hidden=True, help="One that runs already.")
+@click.option("--member", type=int, hidden=True, help="Index of the member, from its supervisor.")
+@click.option("--sibling", "siblings", multiple=True, hidden=True, help="Address of a member.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

@@ -1,6 +1,6 @@
 """The certificate that a node presents, and how it verifies the certificates of its peers.
 
-A key folder has one certificate per node (`nodes/NAME.pem`), or one that all nodes share
+A key folder has one certificate per node (`nodes/NAME.pem`), or a certificate that all nodes share
 (`node.pem`). It has both while a cluster changes from the shared certificate to one per node.
 """
 

@@ -221,8 +221,10 @@ class CrossDcCounts:
                     await runtime.sleep(INTERVAL)  # Each round sends a part of them.
 
     def _have_many_to_send(self, names: Collection[str]) -> bool:
-        """Whether one of these data centers must get many counts first. One that has no members
-        gets none, so nothing waits for it."""
+        """Return whether one of these data centers must get many counts first.
+
+        A data center without members gets no counts, so nothing waits for it.
+        """
         to_send = [self._keys.to_send[name] for name in self._keys.others if name in names]
         return any([len(each) > _MOST_MARKED for each in to_send])
 

@@ -45,7 +45,7 @@ class GlobalKeys:
         self.others: list[str] = []
         """Other data centers that have members."""
         self.to_send: dict[str, CountDissemination] = {}
-        """Counts to send, by data center. One that has no members may return."""
+        """Counts to send, by data center. A data center without members may get members again."""
         self.received: dict[str, DigestedCounts] = {}
         """Latest counts of each data center."""
         self.lost = LostCounts()

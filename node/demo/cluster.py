@@ -66,8 +66,8 @@ class DemoCluster(Struct, frozen=True):
 
     def missing(self) -> list[str]:
         """Return the nodes that do not yet see all other nodes."""
-        everybody = f"view of {len(self.processes)} member".encode()
-        return [name for name in self.processes if everybody not in self.logs[name].read_bytes()]
+        full_view = f"view of {len(self.processes)} member".encode()
+        return [name for name in self.processes if full_view not in self.logs[name].read_bytes()]
 
     def assert_running(self) -> None:
         """Raise `PeerUnavailable` with the last log lines of a node whose process has ended."""

@@ -24,9 +24,9 @@ class CounterMap:
     def __init__(self) -> None:
         self.by_key: dict[bytes, Counter] = {}
         self.order: deque[bytes] = deque()
-        """Keys in the order in which they are examined. A key that was dropped may remain. One that
-        was dropped and put again may occur several times. An `OrderedDict` would need 70 bytes more
-        for each key, and several times as long to grow."""
+        """Keys in the order in which they are examined. A dropped key may remain. A key that was
+        dropped and put again may occur several times. An `OrderedDict` would need 70 bytes more for
+        each key, and several times as long to grow."""
         self._extra: dict[bytes, int] = {}
         """Bytes of a counter beyond `_ENTRY_BYTES`, by key, where there are any."""
         self._extra_bytes = 0

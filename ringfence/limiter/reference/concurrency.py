@@ -135,7 +135,7 @@ class Concurrency(Counter):
     def refund(self, cost: int, now: int, age_ns: int, slot_id: int) -> None:
         """Release the whole slot; without a slot id, release `cost` units, those that expire first.
 
-        Nothing is released for an unknown slot, or for one that may have expired.
+        Nothing is released for an unknown slot, or for a slot that may have expired.
         """
         self._expire(now)
         if cost == 0:
