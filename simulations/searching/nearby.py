@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from simulations.reporting.outcome import Nearby
 from simulations.scenarios.scenario import Scenario
+from simulations.searching.fairness import is_valid
 from simulations.searching.shrink import run_outcome
 
 __all__ = ["run_nearby"]
@@ -34,6 +35,8 @@ def _variants(scenario: Scenario, seed: int, most: int) -> Iterator[tuple[str, S
     seeds = min(_MAX_SEEDS, max(most // 3, most - len(scenario.faults)))
     for at, fault in enumerate(scenario.faults[: max(0, most - seeds)]):
         faults = (*scenario.faults[:at], *scenario.faults[at + 1 :])
-        yield f"without {fault}", replace(scenario, faults=faults), seed
+        variant = replace(scenario, faults=faults)
+        if is_valid(variant):  # Another fault may need this one, which starts its nodes again.
+            yield f"without {fault}", variant, seed
     for other in range(seed + 1, seed + 1 + seeds):
         yield f"with seed {other}", scenario, other

@@ -11,6 +11,7 @@ from ringfence.limiter import Algorithm
 from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.rules.loading.problems import RuleFileError
 from ringfence.rules.loading.yaml_files import load_text
+from simulations.judging.allowed_loss import hosts_of, members_of
 from simulations.scenarios.bounds import BOUNDS
 from simulations.scenarios.faults.arguments import check
 from simulations.scenarios.latency import delay_s
@@ -26,6 +27,8 @@ __all__ = ["InvalidScenario", "Place", "validated"]
 Place: TypeAlias = tuple[str | int, ...]
 """Names of fields and numbers of list items, from the scenario to a value."""
 
+_ENDING = ("crash", "leave")
+"""Faults that end nodes, which start again at the end of the fault."""
 _UNNUMBERED = ("attack", "log")
 """Shapes of load with keys that have no number, so a batch cannot have the keys after one."""
 
@@ -48,6 +51,7 @@ def validated(scenario: Scenario) -> Scenario:
     _check_hosts(scenario)
     for number, fault in enumerate(scenario.faults):
         _check_fault(scenario, fault, ("faults", number))
+    _check_remaining(scenario)
     rules = _rules_of(scenario)
     for number, load in enumerate(scenario.loads):
         _check_load(scenario, rules, load, ("loads", number))
@@ -123,6 +127,32 @@ def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
                 f"{f'{letters}1 to {letters}{count}' if count > 1 else f'{letters}1'}, "
                 f"got {unknown[0]}",
                 "add hosts, or change the fault",
+            )
+
+
+def _check_remaining(scenario: Scenario) -> None:
+    """Reject faults that leave a data center without a node at the end of the run."""
+    ended: dict[str, tuple[float, int]] = {}
+    """Time and number of the last fault that ends each host."""
+    started: dict[str, float] = {}
+    for number, fault in enumerate(scenario.faults):
+        for name in hosts_of(fault, scenario) if fault.verb in _ENDING else ():
+            ended[name] = max(ended.get(name, (0.0, 0)), (fault.at, number))
+            if fault.until is not None and fault.until < scenario.read_at:
+                started[name] = max(started.get(name, 0.0), fault.until)
+    down = {name: end for name, end in ended.items() if end[0] > started.get(name, -1.0)}
+    places = members_of(scenario)
+    for datacenter in sorted({places[name][0] for name in down}):
+        names = [name for name, place in places.items() if place[0] == datacenter]
+        if down.keys() >= {*names}:
+            number = max(down[name] for name in names)[1]
+            fault = scenario.faults[number]
+            raise InvalidScenario(
+                ("faults", number),
+                f"fault '{format_fault(fault)}' must leave a node of {datacenter} at the end of "
+                f"the run at {scenario.read_at:g} s, got none",
+                "give the fault fewer hosts, as in node=n1, or an earlier end, as in "
+                f"{fault.verb}@5-15",
             )
 
 

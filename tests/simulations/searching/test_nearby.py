@@ -29,5 +29,12 @@ def test_a_run_is_repeated_without_each_fault_and_with_other_seeds() -> None:
     assert len(done) == 3
 
 
+def test_no_nearby_run_lacks_the_fault_that_starts_the_nodes_again() -> None:
+    faults = Fault(1, "crash"), Fault(2, "crash", 3, {"node": "n1,n2"})
+    found = run_nearby(replace(CANARY, faults=faults), 7, 3)
+
+    assert [each.change for each in found] == ["without 1 s: crash", "with seed 8"]
+
+
 def test_the_number_of_nearby_runs_is_limited() -> None:
     assert run_nearby(CANARY, 7, 0) == []

@@ -142,6 +142,52 @@ def test_a_fault_of_an_unknown_host_is_rejected(fault: str, said: str) -> None:
         validated(replace(CRASH, faults=(parse_fault(fault),)))
 
 
+@pytest.mark.parametrize(
+    ("faults", "hosts", "said"),
+    [
+        (["crash@5"], [], "fault 'crash@5' must leave a node of dc1 at the end of the run at 50 s"),
+        (["leave@5"], [], "got none; give the fault fewer hosts, as in node=n1, or an earlier end"),
+        (["crash@5-50"], [], "'crash@5-50' must leave a node of dc1"),
+        (["crash@5 zone=z1", "leave@7-50 zone=z2"], ["zones=2"], "'leave@7-50 zone=z2' must leave"),
+        (["crash@5 node=n2,n3", "crash@1 node=n1"], [], "'crash@5 node=n2,n3' must leave"),
+        (["crash@5-15", "leave@20"], [], "'leave@20' must leave a node of dc1"),
+        (["crash@5 datacenter=dc2"], ["nodes=4", "datacenters=2"], "must leave a node of dc2"),
+    ],
+)
+def test_faults_must_leave_a_node_of_each_data_center(
+    faults: list[str], hosts: list[str], said: str
+) -> None:
+    scenario = apply_settings(STEADY, hosts)
+
+    with pytest.raises(InvalidScenario) as refused:
+        validated(replace(scenario, faults=tuple(map(parse_fault, faults))))
+
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["crash@5-49"],
+        ["crash@5 node=n1,n2"],
+        ["pause@5", "cut@5 node=n1"],
+        ["crash@5", "crash@20-30 node=n3"],
+        ["crash@5 node=n1,n2", "leave@8-20 node=n3"],
+    ],
+)
+def test_faults_may_end_all_nodes_if_one_starts_again(faults: list[str]) -> None:
+    scenario = replace(STEADY, faults=tuple(map(parse_fault, faults)))
+
+    assert validated(scenario) is scenario
+
+
+def test_a_case_file_that_ends_all_nodes_is_named_with_its_line() -> None:
+    text = CASE.replace("until: 2, args: {node: n1}", "args: {datacenter: dc1}")
+
+    with pytest.raises(ConfigError, match=r"^mine.yaml:23: fault 'crash@1 datacenter=dc1' must"):
+        parse_case(text, "mine.yaml")
+
+
 def test_every_data_center_needs_a_node_and_a_known_region() -> None:
     with pytest.raises(ConfigError, match="nodes must be at least 3, one per data center, got 2"):
         validated(replace(STEADY, nodes=2, datacenters=3))
