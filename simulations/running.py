@@ -7,6 +7,7 @@ from simulations.reporting.outcome import Outcome
 from simulations.scenarios.rule_changes import replay_command
 from simulations.scenarios.scenario import Scenario
 from simulations.world.run import Progress, simulate
+from simulations.world.validation import validated
 
 __all__ = ["run_scenario"]
 
@@ -20,8 +21,9 @@ def run_scenario(
     """Run a scenario with the logs of its nodes disabled.
 
     `original` is the scenario before changes, if any; the outcome's command lists the changes.
-    Raises `ValueError` or `ConfigError` for an invalid scenario.
+    Raises `ConfigError` for an invalid scenario.
     """
+    validated(scenario)
     before, was_enabled = logging.root.manager.disable, gc.isenabled()
     was_frozen = gc.get_freeze_count() > 0
     logging.disable(logging.CRITICAL)

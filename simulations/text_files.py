@@ -31,6 +31,7 @@ def require_writable(path: Path, option: str) -> None:
     Call it before a long run, whose result would be lost otherwise.
     """
     try:
+        path.parent.stat()  # `resolve` removes `x/..` although there is no x.
         if path.exists() and not path.is_dir():  # It is not opened: it may be a pipe.
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import fields
 
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
@@ -17,7 +19,7 @@ from simulations.scenarios.faults.arguments import check
 from simulations.scenarios.latency import delay_s
 from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.rule_changes import format_fault
-from simulations.scenarios.scenario import Fault, Load, Scenario
+from simulations.scenarios.scenario import Fault, Holds, Load, Network, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.named_rules import DOMAIN
 from simulations.world.run import CLIENTS_PER_DATACENTER
@@ -46,8 +48,9 @@ class InvalidScenario(ConfigError):
 
 def validated(scenario: Scenario) -> Scenario:
     """Return the scenario unchanged. Raises `InvalidScenario` for the first part that is wrong."""
-    _check_numbers(scenario, ())
-    _check_numbers(scenario.network, ("network",))
+    _check_fields(scenario, Scenario, ())
+    _check_name(scenario.name)
+    _check_fields(scenario.network, Network, ("network",))
     _check_hosts(scenario)
     for number, fault in enumerate(scenario.faults):
         _check_fault(scenario, fault, ("faults", number))
@@ -56,7 +59,7 @@ def validated(scenario: Scenario) -> Scenario:
     for number, load in enumerate(scenario.loads):
         _check_load(scenario, rules, load, ("loads", number))
     for number, holds in enumerate(scenario.holds):
-        _check_numbers(holds, ("holds", number))
+        _check_fields(holds, Holds, ("holds", number))
         _check_rule(rules, holds.rule, ("holds", number, "rule"), is_for_slots=True)
     return scenario
 
@@ -77,12 +80,32 @@ def _named(place: Place) -> str:
     return ".".join(map(str, place))
 
 
-def _check_numbers(value: Struct, place: Place) -> None:
-    for name, bounds in BOUNDS[type(value)].items():
+def _check_fields(value: Struct, kind: type[Struct], place: Place) -> None:
+    """Reject a value of another type, and fields with a wrong type or a number out of bounds."""
+    if not isinstance(value, kind):
+        what = f"{_named(place) or 'scenario'} must be a {kind.__name__}, got {value!r}"
+        raise InvalidScenario(place, what)
+    for field in fields(kind):
+        where, got = (*place, field.name), getattr(value, field.name)
+        try:
+            msgspec.convert(got, field.type)
+        except msgspec.ValidationError as error:
+            known = field.type.__name__ if isinstance(field.type, type) else field.type
+            what = f"{_named(where)} must be of type {known}, got {got!r}"
+            raise InvalidScenario(where, what) from error
+    for name, bounds in BOUNDS.get(kind, {}).items():
         number = getattr(value, name)
         if not bounds.allow(number):
-            where = _named((*place, name))
-            raise InvalidScenario((*place, name), f"{where} must be {bounds}, got {number}")
+            where = *place, name
+            raise InvalidScenario(where, f"{_named(where)} must be {bounds}, got {number}")
+
+
+def _check_name(name: str) -> None:
+    """Reject a name that cannot be a part of the name of the report's file."""
+    if not name.isprintable() or "/" in name or "\\" in name:
+        what = f"name must be printable text without / and \\, got {name!r}"
+        fix = "choose a name such as my-scenario, because the report's path contains it"
+        raise InvalidScenario(("name",), what, fix)
 
 
 def _check_hosts(scenario: Scenario) -> None:
@@ -101,6 +124,7 @@ def _check_hosts(scenario: Scenario) -> None:
 
 
 def _check_fault(scenario: Scenario, fault: Fault, place: Place) -> None:
+    _check_fields(fault, Fault, place)
     with _placed(place):
         check(fault)
     if fault.at >= scenario.read_at:
@@ -173,7 +197,7 @@ def _rules_of(scenario: Scenario) -> RuleSet:
 
 
 def _check_load(scenario: Scenario, rules: RuleSet, load: Load, place: Place) -> None:
-    _check_numbers(load, place)
+    _check_fields(load, Load, place)
     costs = BOUNDS[Load]["cost"]
     for at, cost in enumerate(load.costs):
         if not costs.allow(cost):

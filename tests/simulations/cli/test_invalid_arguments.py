@@ -51,6 +51,7 @@ from tests.simulations.cli.scenarios import AT_CORE
             ["steady", "--report", "no/where.html"],
             "--report no/where.html: cannot be written: No such",
         ),
+        (["steady", "--report", "no/../x.html"], "--report no/../x.html: cannot be written: No"),
         (["steady", "--report", "/proc/x.html"], "--report /proc/x.html: cannot be written: No"),
         (["steady", "--report", f"{300 * 'x'}.html"], "x.html: cannot be written: File name too l"),
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),

@@ -1,14 +1,17 @@
 """Validation of whole scenarios, also those of case files that a user has edited."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from ringfence.errors import ConfigError
+from simulations.running import run_scenario
 from simulations.scenarios.bounds import BOUNDS
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.rule_changes import apply_settings, parse_fault
-from simulations.scenarios.scenario import Holds, Load, Network, Scenario
+from simulations.scenarios.scenario import Fault, Holds, Load, Network, Scenario
 from simulations.searching.case_files import parse_case
 from simulations.world.validation import InvalidScenario, validated
 
@@ -47,6 +50,7 @@ def test_a_case_file_without_a_description_is_valid() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
+        ("name: mine", "name: ../../zz", 3, "name must be printable text without / and"),
         ("seed: 1", "seed: -3", 1, "seed must be an integer of at least 0, got -3"),
         ("calm: 2", "calm: .nan", 8, "calm must be a number from 1 to 86400, got nan"),
         ("seconds: 5", "seconds: -5", 7, "seconds must be a number from 1 to 86400, got -5.0"),
@@ -196,3 +200,45 @@ def test_every_data_center_needs_a_node_and_a_known_region() -> None:
         match=r"6 data centers: data center of preset 'regions' must be one of .*, got 'dc6'",
     ):
         validated(apply_settings(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"nodes": "3"}, "nodes must be of type int, got '3'; correct it"),
+        ({"nodes": True}, "nodes must be of type int, got True"),
+        ({"level": "both"}, "level must be of type typing.Literal['core', 'node'], got 'both'"),
+        ({"name": None}, "name must be of type str, got None"),
+        ({"name": "a\\b"}, "name must be printable text without / and \\, got 'a"),
+        ({"name": "a\nb"}, "choose a name such as my-scenario"),
+        ({"network": None}, "network must be of type"),
+        ({"loads": None}, "loads must be of type tuple[simulations.scenarios.scenario.Load, ...]"),
+        ({"loads": ({"keys": 3},)}, "loads.0 must be a Load, got {'keys': 3}"),
+        ({"loads": (Load(keys="3"),)}, "loads.0.keys must be of type int, got '3'"),
+        ({"holds": (Holds(rule=3),)}, "holds.0.rule must be of type str, got 3"),
+        ({"faults": (Fault("1", "crash"),)}, "faults.0.at must be of type float, got '1'"),
+        ({"faults": (Fault(1, "crash", args={"node": None}),)}, "faults.0.args must be of type"),
+    ],
+)
+def test_values_of_a_wrong_type_from_python_are_named(changes: Any, said: str) -> None:
+    with pytest.raises(InvalidScenario) as refused:
+        validated(replace(STEADY, **changes))
+
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [None, "steady", Load()])
+def test_only_a_scenario_can_be_validated(value: Any) -> None:
+    with pytest.raises(InvalidScenario, match="scenario must be a Scenario, got "):
+        validated(value)
+
+
+def test_integers_as_seconds_and_lists_of_loads_are_valid() -> None:
+    scenario: Any = replace(STEADY, seconds=10, loads=[Load()])
+
+    assert validated(scenario) is scenario
+
+
+def test_a_scenario_is_validated_before_its_run() -> None:
+    with pytest.raises(InvalidScenario, match="nodes must be an integer from 1 to 5000, got 0"):
+        run_scenario(replace(STEADY, nodes=0), 1)
