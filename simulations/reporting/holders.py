@@ -22,7 +22,7 @@ _THIN = ("SENT", "MOVED")
 
 
 def holder_plots(outcome: Outcome, frame: Frame) -> list[str]:
-    """Return a plot for each key that a violation names, otherwise for the most frequent key."""
+    """Return a plot for each key that a violation names, otherwise for each recorded key."""
     judged = [each for each in outcome.histories if each.is_judged]
     return [_plot(history, frame) for history in (judged or outcome.histories)[:_MAX_PLOTS]]
 
@@ -32,7 +32,7 @@ def _plot(history: KeyHistory, frame: Frame) -> str:
     for span in history.states:
         about = (
             f"{span.row} {STATE_TEXTS.get(span.state, span.state)}, "
-            f"{number(span.start)} to {number(span.end)} s"
+            f"{number(max(span.start, frame.start))} to {number(span.end)} s"
         )
         colour = _COLOURS.get(span.state, "dark")
         bar = Bar(span.start, span.end, about, colour, is_thin=span.state in _THIN)

@@ -19,6 +19,8 @@ from simulations.world.watches.shard_watch import ShardWatch
 __all__ = ["key_histories", "keys_of"]
 
 _MAX_HISTORIES = 6
+_MAX_SEARCHED = 20
+"""Keys among which a shard that changed is searched, the most frequent ones."""
 _SUBJECT = re.compile(r"([a-z][\w-]*)=([^\s:,]+)|^(\S+) (?:was decided|waited)\b")
 """Rule and key in the text of a violation, or the key alone."""
 _COVERING = tuple(state.name for state in COVERING)
@@ -51,14 +53,13 @@ def key_histories(
     """Return the histories of some keys.
 
     These are the keys that violations name, the key with the most units over its limit (`worst`),
-    and the most frequent key.
+    and a frequent key of the first rule.
     """
     judged = keys_of(violations, ledger)
     places = [*judged]
     places += [worst.subject] if worst.subject else []
-    for rule in {rule: None for rule, _ in ledger.answers}:
-        places += [(rule, key) for key in ledger.keys(rule)[:1]]
-        break
+    for first, _ in ledger.answers[:1]:
+        places.append((first, _telling_key(first, ledger, rules, hosts, watch)))
     found = []
     for rule, key in dict.fromkeys(places[:_MAX_HISTORIES]):
         match = rules.match(rule, key)
@@ -91,6 +92,20 @@ def key_histories(
             )
         )
     return found
+
+
+def _telling_key(
+    rule: str, ledger: Ledger, rules: NamedRules, hosts: Hosts, watch: ShardWatch
+) -> str:
+    """Return the most frequent key whose shard changed during the run; otherwise the most frequent
+    key."""
+    keys = ledger.keys(rule)
+    for key in keys[:_MAX_SEARCHED]:
+        match = rules.match(rule, key)
+        changes = [] if match is None else watch.changes_of(shard_of(match.key), hosts.began)
+        if any(change.at > 0 and change.before != change.after for change in changes):
+            return key
+    return keys[0]
 
 
 def _bound(rule: Rule, excess: Excess, invariants: Invariants, hosts: Hosts) -> int | None:

@@ -200,7 +200,7 @@ def test_nodes_that_held_the_shard_of_a_key_are_rows_of_a_plot():
     figure = figures(run(histories=[history()]))["Who decided for exact=k0"]
 
     assert [bar.findtext("title") for bar in shapes(figure, "bar")] == [
-        "n2 owns the shard and has its counters, -5 to 6 s",
+        "n2 owns the shard and has its counters, 0 to 6 s",
         "n2 has transferred the shard and waits for the acknowledgement, 8 to 9 s",
         "n10 decides for the unreachable owner, from a replica, 7 to 30 s",
     ]

@@ -43,6 +43,17 @@ def test_a_crash_is_detected_in_time_and_other_nodes_take_over():
     assert 0 < outcome.figures["detection_worst_s"] < outcome.figures["detection_bound_s"]
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_plotted_key_has_a_shard_that_a_crash_moved(seed):
+    outcome = run(small(Fault(2, "crash", None, {"node": "n2"}), calm=1.0), seed)
+    assert {span.row for span in outcome.histories[-1].states} > {"n2"}
+
+
+def test_without_a_fault_the_plotted_key_is_the_most_frequent_one():
+    outcome = run(small(seconds=2.0, calm=1.0))
+    assert [len({span.row for span in each.states}) for each in outcome.histories] == [1]
+
+
 @pytest.mark.parametrize("seed", [4, 14, 33])
 def test_a_takeover_without_a_replica_does_not_overwrite_the_true_counters(seed):
     faults = Fault(1.9, "loss", 4.5, {"share": 0.25}), Fault(2, "crash", 2.3, {"node": "n2"})
