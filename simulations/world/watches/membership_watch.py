@@ -62,6 +62,8 @@ class MembershipWatch:
         self._crashes: dict[tuple[str, int], tuple[float, set[str]]] = {}
         """Name and generation of each dead node, its time of death, and the members that have
         not detected it."""
+        self._digests: dict[str, int] = {}
+        """Digest of the member table of each running node; empty until `run` begins."""
         self._is_converged = True
         unwell = [fault for fault in faults if _is_unwell(fault)]
         self._unwell_from = min([fault.at for fault in unwell], default=inf)
@@ -89,6 +91,8 @@ class MembershipWatch:
         """Record that a node has ended, so that it is not expected to detect other deaths."""
         for key in list(self._crashes):
             self._record_detection(key, name)
+        self._digests.pop(name, None)
+        self._compare_tables()
 
     def changed(self, name: NodeId, changes: Sequence[Changed]) -> None:
         """Check the changes in the member table of one node against the invariants of
@@ -104,6 +108,10 @@ class MembershipWatch:
                     self._check_death(name, change)
             elif before is not None and before.generation < after.generation:
                 self._record_detection((after.name, before.generation), name)
+        node = self._hosts.by_name[name].node
+        if node is not None and self._digests:
+            self._digests[name] = node.membership.digest
+            self._compare_tables()
 
     async def run(self) -> None:
         """Check all nodes once a second until cancelled."""
@@ -112,21 +120,23 @@ class MembershipWatch:
             await runtime.sleep(1.0)
 
     def _check_all(self) -> None:
-        digests: set[int] = set()
         for node in self._hosts.nodes():
             membership = node.membership
             self.most_pending = max(self.most_pending, membership.pending)
             if membership.pending > 2 * len(membership.records):
                 text = f"{node.name} has {membership.pending} news to send"
                 self._add_violation("memory", text)
-            digests.add(membership.digest)
-        is_converged = len(digests) <= 1
+            self._digests[node.name] = membership.digest
+        self._compare_tables()
+        self._check_detections()
+
+    def _compare_tables(self) -> None:
+        is_converged = len({*self._digests.values()}) <= 1
         if is_converged != self._is_converged:
             self._is_converged = is_converged
             self._hosts.note("views", "are equal" if is_converged else "differ")
             if is_converged:
                 self.converged_at = self._hosts.now
-        self._check_detections()
 
     def _check_detections(self) -> None:
         for (name, generation), (since, unaware) in list(self._crashes.items()):

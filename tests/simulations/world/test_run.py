@@ -41,6 +41,9 @@ def test_a_crash_is_detected_in_time_and_other_nodes_take_over():
     assert outcome.marks["member_died"] == 3
     assert outcome.marks["shard_taken_over"] > 1000
     assert 0 < outcome.figures["detection_worst_s"] < outcome.figures["detection_bound_s"]
+    assert outcome.figures["converged_at_s"] == pytest.approx(
+        2 + outcome.figures["detection_worst_s"], abs=0.001
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
