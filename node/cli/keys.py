@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 from msgspec.structs import asdict
@@ -92,7 +93,8 @@ def new(
         click.echo(f"wrote {path}")
     click.echo(f'nodes: set keys = "{directory}"')
     first = next(path for path in written if path.suffix == ".token")
-    click.echo(f'clients: "ringfence://HOST:PORT?ca={key_dir.ca}&token_file={first}"')
+    ca, token = quote(str(key_dir.ca)), quote(str(first))
+    click.echo(f'clients: "ringfence://HOST:PORT?ca={ca}&token_file={token}"')
 
 
 @keys.command()

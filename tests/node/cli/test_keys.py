@@ -2,9 +2,11 @@
 
 import stat
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
+from ringfence.client.url import parse_url
 from tests.invocation import Run, refused
 
 
@@ -110,16 +112,20 @@ def test_each_step_of_a_rotation_names_the_next_one(run: Run, tmp_path: Path) ->
     assert run("keys", "rotate", directory, "add", "--json").row["next"] == "use"
 
 
-def test_all_written_files_and_the_next_steps_are_printed(run: Run, tmp_path: Path) -> None:
-    directory = tmp_path / "keys"
+@pytest.mark.parametrize("name", ["keys", "a&b"])
+def test_all_written_files_and_the_next_steps_are_printed(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    directory = tmp_path / name
     result = run("keys", "new", directory)
 
     *wrote, nodes, clients = result.out.splitlines()
 
     assert sorted(wrote) == sorted(f"wrote {path}" for path in directory.iterdir())
     assert nodes == f'nodes: set keys = "{directory}"'
-    address = f"ringfence://HOST:PORT?ca={directory}/ca.pem&token_file={directory}/app.token"
-    assert clients == f'clients: "{address}"'
+    address = clients.removeprefix('clients: "').removesuffix('"')
+    assert str(parse_url(address.replace("PORT", "7")).ca) == f"{directory}/ca.pem"
+    assert unquote(address).endswith(f"&token_file={directory}/app.token")
 
 
 def test_a_key_directory_must_not_be_a_file(run: Run, tmp_path: Path) -> None:
