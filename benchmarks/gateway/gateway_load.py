@@ -2,12 +2,11 @@
 
 The benchmark runs three node processes with replication and one gateway worker. In a separate
 process, 50, 200 or 800 concurrent callers call Envoy's rate limit service, for 10,000 clients.
-`policy_share` is the share of
-calls decided by the rule's failure policy because no node answered. `shed_share` is the share that
-was shed by a busy node or gateway. `hedged_share` is the share of checks sent to two nodes.
-`late_share` is the share of calls that the gateway answered more than a tenth after its deadline,
-by its own clock. Call times include the callers' own process and sockets, which is most of the time
-with 800 callers on two cores.
+`policy_share` is the share of calls decided by the rule's failure policy because no node answered.
+`shed_share` is the share that was shed by a busy node or gateway. `hedged_share` is the share of
+checks sent to two nodes. `late_share` is the share of calls that the gateway answered more than a
+tenth after its deadline, by its own clock. Call times include the callers' own process and sockets,
+which is most of the time with 800 callers on two cores.
 """
 
 import asyncio
