@@ -421,7 +421,7 @@ def _build_handler(
 ) -> RequestHandler:
     """Create the part that decides requests, with the router to the other members."""
     rule_of, now = node.rules.rule, node.clock.now
-    router = Router(FailurePolicy(rule_of, node.clock, node.settings.max_keys).decide, retries=True)
+    router = Router(FailurePolicy(rule_of, node.clock, node.settings.max_keys), retries=True)
     placement = ShardPlacement(node.name, shards.ownership, now)
     return RequestHandler(
         *(shards.ownership, shards.handoff, router, node.counters, node.clock),

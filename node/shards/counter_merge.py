@@ -19,24 +19,18 @@ __all__ = ["CounterMerge"]
 _UNSHARED_BUCKET = 2
 """Numbers in the state of a bucket. A bucket that data centers share has counts behind them:
 alternating period numbers and units of this data center."""
-_OLDER_NS = 50_000_000
-"""Time by which a hit in a sliding log may be older than the recorded age of its check: each
-message adds its network delay to one of both, and an answer is later than its charge."""
 
 
 def _longest_age_ns(age_ns: int, limit: Limit | None) -> int:
     """Return the age with which a charge is refunded that was made about `age_ns` ago.
 
-    0 means the newest units. A sliding log removes the oldest units that are not older, so the
-    result includes an allowance; a unit that still counts is younger than the period.
+    0 means the newest units. In a sliding log, a hit may be older than the recorded age of its
+    check: each message adds its network delay to one of both, and an answer is later than its
+    charge.
     """
     if limit is None:
         return age_ns
-    if limit.is_bucket:
-        return 0
-    if limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
-        return age_ns
-    return max(age_ns, min(age_ns + _OLDER_NS, limit.period_ns - 1))
+    return 0 if limit.is_bucket else limit.refund_age_ns(age_ns)
 
 
 def _age_of_refund(age_ns: int, limit: Limit | None) -> int:

@@ -49,7 +49,9 @@ class Calendar(StrEnum):
 
 
 _REFUND_ALLOWANCE_NS = 50_000_000
-"""Allowance for a refund that takes longer to its owner than its check took."""
+"""Allowance for a refund that takes longer to its owner than its check took, but at most this part
+of the period."""
+_PART_OF_PERIOD = 20
 _EXAMPLES = {"period": "seconds, such as 60", "soft": "a share, such as 0.1 for 10 %"}
 _Name = TypeVar("_Name", Algorithm, Calendar)
 
@@ -161,13 +163,13 @@ class Limit:
         """Return the age of a refund whose units were spent `age_ns` before it is sent; both in ns.
 
         A log removes only hits that are not older than the refund says. So its refunds get an
-        allowance, because a refund may take longer to its owner than its check took. Age 0 stands
-        for an unknown time.
+        allowance, because a refund may take longer to its owner than its check took. With the
+        allowance, the age may reach the period: units that may expire before the refund arrives are
+        not refunded. Age 0 stands for an unknown time.
         """
-        is_log = self.algorithm is Algorithm.SLIDING_WINDOW_LOG
-        if not is_log or not 0 < age_ns < self.period_ns:
+        if self.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
             return age_ns
-        return min(age_ns + _REFUND_ALLOWANCE_NS, self.period_ns - 1)
+        return age_ns + min(_REFUND_ALLOWANCE_NS, self.period_ns // _PART_OF_PERIOD)
 
     def _validate(self) -> None:
         self._check_amounts()

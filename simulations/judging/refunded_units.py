@@ -99,10 +99,9 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
 
 def _stated_age(view: CounterView, answer: Answered) -> float:
     """Return the age of a refund with an age; a refund from a log may arrive late."""
-    age, period = answer.refund_age, view.limit.period_ns / 1e9
-    if view.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG or age >= period:
-        return age
-    return min(age + _REFUND_ALLOWANCE_S, period - 1e-9)
+    if view.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
+        return answer.refund_age
+    return answer.refund_age + min(_REFUND_ALLOWANCE_S, view.limit.period_ns / 20e9)
 
 
 def _recorded_ages(view: CounterView, answer: Answered, *, is_alone: bool) -> tuple[float, float]:

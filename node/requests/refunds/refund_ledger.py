@@ -112,13 +112,13 @@ class RefundLedger:
                 from_current = min(left, charges.current)
                 charges.current -= from_current
                 charges.before -= left - from_current
-                age = now - charges.last
+                age = limit.refund_age_ns(now - charges.last)
                 is_log = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
                 if is_log and age < limit.period_ns and left > charges.newest:
-                    age = min(now - charges.first, limit.period_ns - 1)
+                    age = min(limit.refund_age_ns(now - charges.first), limit.period_ns - 1)
                 charges.newest = max(0, charges.newest - left)
                 if left:
-                    ages[row] = max(ages[row], limit.refund_age_ns(age))
+                    ages[row] = max(ages[row], age)
             batch.costs[row] = left
             cut += cost - left
         if any(ages):

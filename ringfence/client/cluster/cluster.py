@@ -72,7 +72,7 @@ class Cluster:
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
         policy = _new_policy(settings, self._rules, clock)
-        self.router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
+        self.router = Router(policy, hedge_after=settings.hedge_after, undecided=counts.add)
         """Router of all checks."""
         self._leases = LeaseRequests(
             transport, lambda: self.router.routes, partial(_count_spent, counts)

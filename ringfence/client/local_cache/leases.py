@@ -133,10 +133,10 @@ class Leases:
         owner_of: Callable[[bytes], Hashable | None] = _unknown_owner,
         name_of: Callable[[Hashable], Hashable] = _itself,
     ) -> None:
-        """`send` returns whether the request could be sent; if not, it calls `on_answer` before.
-        `on_spent` receives the number of checks of a key when a lease ends, and at each
-        `report`. `owner_of` returns the name of the owner of a key, and `name_of` the name of a
-        node, which stays the same when the link to it is replaced."""
+        """`send` returns whether the request could be sent. If not, it calls `on_answer` before,
+        unless leases are disabled. `on_spent` receives the number of checks of a key when a lease
+        ends, and at each `report`. `owner_of` returns the name of the owner of a key, and `name_of`
+        the name of a node, which stays the same when the link to it is replaced."""
         self._send = send
         self._owner_of, self._name_of = owner_of, name_of
         self._on_spent = on_spent

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ringfence.limiter import Code, Engine, Limit, Outcome
+from ringfence.limiter.groups import carried
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import chosen_engine, decide_batch, new_engine
 from ringfence.rules import OnFailure, Rule
@@ -46,7 +47,7 @@ class FailurePolicy:
         key = batch.keys[index]
         rule_id = int.from_bytes(key[:8], "big")
         rule = self._rule_of(rule_id)
-        limit = _limit_of(batch, index, rule)
+        limit = self.limit_of(batch, index)
         if limit is None:
             return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
         match self._without_rule(rule_id) if rule is None else rule.on_failure:
@@ -57,16 +58,15 @@ class FailurePolicy:
             case _:
                 return Outcome(Code.ALLOWED, limit.amount, 0), Source.POLICY
 
+    def limit_of(self, batch: Batch, index: int) -> Limit | None:
+        """Return the limit of one check of a batch: that of the request, or else of its rule."""
+        limit = carried(batch.limits, batch.which, index)
+        rule = None if limit else self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))
+        return limit if rule is None else rule.limit
+
     def _count_locally(self, batch: Batch, index: int, limit: Limit) -> Outcome:
         if self._engine is None:
             self._engine = new_engine(max_keys=self._max_keys)
         row = batch.take([index])
         alone = replace(row, groups=[], limits=[limit], which=[1])
         return decide_batch(self._engine, alone, self._clock.now()).row(0)
-
-
-def _limit_of(batch: Batch, index: int, rule: Rule | None) -> Limit | None:
-    carried = batch.which[index] if batch.which else 0
-    if carried:
-        return batch.limits[carried - 1]
-    return rule.limit if rule is not None else None

@@ -11,20 +11,17 @@ has answered the check.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 from ringfence import runtime
 from ringfence.errors import AccessDenied
-from ringfence.limiter import NS_PER_SECOND, Code, Outcome
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
+from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.routing.pending_request import BY_MEMBER, MemberRequest, PendingRequest
 from ringfence.peering.routing.routes import Routes, split_by_member
 from ringfence.peering.target import Shed
 from ringfence.wire import Batch, CheckId, Op, Results, Source, empty_results
 
-__all__ = ["Fallback", "Refunds", "age_ns_of"]
-
-Fallback: TypeAlias = Callable[[Batch, int], tuple[Outcome, Source]]
-"""Decides the row of a batch that no member decided."""
+__all__ = ["Refunds", "age_ns_of"]
 
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one mean that the check was charged."""
@@ -35,15 +32,16 @@ _REFUND_SESSION = 1 << 63
 """Bit that is different in the session of a check and in that of its refund. Sessions are random
 numbers of 64 bits, so no other request has the changed one."""
 _LATER_NS = 50_000_000
-"""Longest allowance for a refund that takes longer to arrive than its check took."""
+"""Longest allowance for a refund that takes longer to arrive than its check took. A refund of the
+previous window would be without effect, so it is at most as long as the check took."""
 
 
 class Refunds:
     """Sender of refunds to the member, or to the engine in this process, that counted the
     charge."""
 
-    def __init__(self, fallback: Fallback, routes: Callable[[], Routes | None]) -> None:
-        self._fallback = fallback
+    def __init__(self, policy: FailurePolicy, routes: Callable[[], Routes | None]) -> None:
+        self._policy = policy
         self._routes = routes
 
     def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
@@ -70,7 +68,7 @@ class Refunds:
             source = results.sources[row]
             if batch.costs[row] and source in _CHARGING:
                 charged.setdefault((source, answered_by(row)), []).append(row)
-        age_ns = age_ns_of(asked_at, runtime.current_time())
+        passed_ns = max(0, round((runtime.current_time() - asked_at) * NS_PER_SECOND))
         for (source, request), found in charged.items():
             taken = batch.take(found)
             refund = Batch(
@@ -79,7 +77,7 @@ class Refunds:
                 taken.costs,
                 limits=taken.limits,
                 which=taken.which,
-                ages_ns=[age_ns] * len(found),
+                ages_ns=[age_ns_of(self._policy.limit_of(batch, row), passed_ns) for row in found],
                 slot_ids=[results.outcomes.slot_ids[i] for i in found],
                 ids=[_id_of_refund(check) for check in taken.ids],
             )
@@ -90,7 +88,7 @@ class Refunds:
         every = range(len(refund))
         if source == Source.LOCAL:
             for row in every:
-                self._fallback(refund, row)
+                self._policy.decide(refund, row)
         elif request is not None and _is_sent(refund, request):
             return
         elif routes is not None:
@@ -190,13 +188,15 @@ def _id_of_refund(check: CheckId) -> CheckId:
     return (session ^ _REFUND_SESSION, seq, row) if seq else check
 
 
-def age_ns_of(asked_at: float, now: float) -> int:
-    """Return the longest possible time since a charge, in ns, for a refund that is sent `now`.
+def age_ns_of(limit: Limit | None, passed_ns: int) -> int:
+    """Return the longest possible time since a charge, in ns, for a refund that is sent `passed_ns`
+    after its check.
 
     The owner subtracts it from the time when the refund arrives. The result includes an allowance,
     so that a refund that takes a little longer than its check still finds the charge.
     """
-    passed_ns = max(0, round((now - asked_at) * NS_PER_SECOND))
+    if limit is not None and limit.algorithm is Algorithm.SLIDING_WINDOW_LOG:
+        return limit.refund_age_ns(passed_ns)
     return passed_ns + min(passed_ns, _LATER_NS)
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 from hashring import shard_of
 from ringfence import runtime
 from ringfence.limiter import Outcome
+from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.routing.hedging import (
     MIN_MARGIN,
     HedgingBudget,
@@ -20,13 +21,13 @@ from ringfence.peering.routing.hedging import (
     may_hedge,
 )
 from ringfence.peering.routing.pending_request import MemberRequest, PendingRequest
-from ringfence.peering.routing.refunds import Fallback, Refunds
+from ringfence.peering.routing.refunds import Refunds
 from ringfence.peering.routing.routes import Routes
 from ringfence.peering.routing.stale_view_retry import owner_parts, retry_parts
 from ringfence.peering.target import PendingCheck, SingleCheckTarget, StartedCheck, TimedOut
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
-__all__ = ["Fallback", "Router"]
+__all__ = ["Router"]
 
 
 class Router:
@@ -34,7 +35,7 @@ class Router:
 
     def __init__(
         self,
-        fallback: Fallback,
+        policy: FailurePolicy,
         *,
         retries: bool = False,
         hedge_after: float | None = None,
@@ -54,10 +55,10 @@ class Router:
         """Hedging budget, which counts the checks and the hedged checks."""
         self.routes: Routes | None = None
         """Current routes. None until the members are known; until then the fallback decides."""
-        self._refunds = Refunds(fallback, lambda: self.routes)
+        self._refunds = Refunds(policy, lambda: self.routes)
         self._last_group: PendingRequest | None = None
         """Last completed request with several checks, some of which its caller may refund."""
-        self._fallback = fallback
+        self._fallback = policy.decide
         self._undecided = undecided
         self._hedge_after = hedge_after
         self._attempts = (False, False, True) if retries else (False, True)

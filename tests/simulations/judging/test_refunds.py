@@ -49,6 +49,16 @@ def violations(algorithm, refunded, used, network=None, resets=()):
     return [each.property for each in found]
 
 
+@pytest.mark.parametrize(("done_at", "used"), [(2.339, {2}), (2.361, {2, 3})])
+def test_a_refund_from_a_log_with_an_age_may_be_50_ms_late(done_at, used):
+    refunded = replace(REFUNDED, refund_age=0.3, refund_done_at=done_at)
+
+    possible = {
+        units for units in range(5) if not violations("sliding_window_log", refunded, units)
+    }
+    assert possible == used
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("refunded", [REFUNDED, IN_GROUP])
 @pytest.mark.parametrize(

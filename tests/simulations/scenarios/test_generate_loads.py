@@ -38,6 +38,14 @@ def test_some_requests_are_peeks_charges_or_refunded_and_some_cost_more_than_one
     assert {1, 2, 3, 5} <= {cost for load in loads() for cost in load.costs}
 
 
+def test_some_refunds_state_the_time_since_their_check() -> None:
+    refunded = [load for load in loads() if load.refunds]
+
+    assert {load.aged_refunds for load in refunded} == {False, True}
+    assert {load.refund_after_s > 0 for load in refunded if load.aged_refunds} == {False, True}
+    assert not any(load.aged_refunds for load in loads() if not load.refunds)
+
+
 def test_some_requests_contain_their_own_limit() -> None:
     carrying = [load for load in loads() if load.limit]
 

@@ -19,7 +19,7 @@ from ringfence.wire import Batch, Op, Results, Source
 MINUTE = 60_000_000_000
 RING = View.of(Member(NodeId(name)) for name in "abc").ring("dc1")
 LONE = View.of([Member(NodeId("a"))]).ring("dc1")
-PLAIN, SHADOW, LOCAL, DENY, SLOTS = range(1, 6)
+PLAIN, SHADOW, LOCAL, DENY, SLOTS, LOG = range(1, 7)
 """Ids of the rules."""
 COUNTED = Limit.of_ns(3, MINUTE, Algorithm.FIXED_WINDOW)
 RULES = {
@@ -27,6 +27,7 @@ RULES = {
     SHADOW: Rule(SHADOW, "d", (("s", None),), COUNTED, shadow=True),
     LOCAL: Rule(LOCAL, "d", (("l", None),), COUNTED, on_failure=OnFailure.LOCAL),
     DENY: Rule(DENY, "d", (("x", None),), COUNTED, on_failure=OnFailure.DENY),
+    LOG: Rule(LOG, "d", (("g", None),), Limit.of_ns(3, MINUTE, Algorithm.SLIDING_WINDOW_LOG)),
     SLOTS: Rule(SLOTS, "d", (("c", None),), Limit.of_ns(3, MINUTE, Algorithm.CONCURRENCY)),
 }
 UNKNOWN = 99
@@ -103,7 +104,7 @@ class Cluster:
         self.ring = ring
         self.members = {member.name: self.member_kind() for member in ring.members}
         policy = FailurePolicy(RULES.get, HandClock(), 1000)
-        self.router = Router(policy.decide, hedge_after=hedge_after)
+        self.router = Router(policy, hedge_after=hedge_after)
         self.router.routes = Routes(ring, self.members)
 
     def owner(self, key):

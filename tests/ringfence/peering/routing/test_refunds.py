@@ -10,7 +10,10 @@ from ringfence.wire import Batch, Op, Source
 from tests.ringfence.peering.routing.cluster import (
     DENY,
     LOCAL,
+    LOG,
     NOW,
+    PLAIN,
+    RULES,
     SHADOW,
     SLOTS,
     UNKNOWN,
@@ -361,18 +364,43 @@ async def test_refunds_are_never_hedged(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("passed_s", "age_ns"),
+    ("rule", "passed_ms", "age_ms"),
     [
-        (0.0, 0),
-        (-1.0, 0),
-        (0.01, 20_000_000),
-        (0.05, 100_000_000),
-        (0.0625, 112_500_000),
-        (2.0, 2_050_000_000),
+        (PLAIN, 0, 0),
+        (PLAIN, 10, 20),
+        (PLAIN, 50, 100),
+        (PLAIN, 2_000, 2_050),
+        (UNKNOWN, 10, 20),
+        (LOG, 0, 0),
+        (LOG, 1, 51),
+        (LOG, 2_000, 2_050),
     ],
 )
-def test_the_age_of_a_charge_has_an_allowance_of_at_most_50_ms(passed_s, age_ns):
-    assert age_ns_of(100.0, 100.0 + passed_s) == pytest.approx(age_ns, abs=10)
+def test_the_age_of_a_charge_has_an_allowance_of_at_most_50_ms(rule, passed_ms, age_ms):
+    limit = RULES[rule].limit if rule in RULES else None
+
+    assert age_ns_of(limit, passed_ms * 1_000_000) == age_ms * 1_000_000
+
+
+@pytest.mark.parametrize("carries_limit", [False, True])
+async def test_the_refund_of_a_denied_group_from_a_log_may_be_slower_than_its_check(
+    autojump_clock, carries_limit
+):
+    cluster = Cluster()
+    keys = [key_of("a", UNKNOWN if carries_limit else LOG), key_of("b")]
+    batch = Batch(Op.CHECK, keys, [1, 4], [2])
+    if carries_limit:
+        batch.limits, batch.which = [RULES[LOG].limit], [1, 0]
+    owner = cluster.owner(keys[0])
+    owner.held_answers = []
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(cluster.router.decide, batch, denies_group(batch))
+        await trio.sleep(0.001)
+        owner.release_answers()
+
+    refund = owner.asked[-1][0]
+    assert refund.op is Op.REFUND
+    assert refund.ages_ns == [pytest.approx(51_000_000)]
 
 
 async def test_only_charges_with_a_cost_are_refunded():

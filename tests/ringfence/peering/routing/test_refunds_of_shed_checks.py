@@ -24,7 +24,7 @@ async def test_a_late_answer_refunds_checks_that_were_shed_and_denied(
     autojump_clock, is_single, rule, code
 ):
     async with world(slow_timeout=SLOW, answer_timeout_margin=0.4) as w:
-        router = Router(FailurePolicy(RULES.get, HandClock(), 1000).decide)
+        router = Router(FailurePolicy(RULES.get, HandClock(), 1000))
         router.routes = Routes(RING, {"n1": w.link})
         w.link.open()
         await trio.sleep(0.1)

@@ -223,7 +223,7 @@ async def test_a_group_stays_in_one_frame():
 
 def router_of(cluster, **options):
     """Return a router to the members of a cluster, with the routes of its router."""
-    router = Router(FailurePolicy(RULES.get, HandClock(), 1000).decide, **options)
+    router = Router(FailurePolicy(RULES.get, HandClock(), 1000), **options)
     router.routes = cluster.router.routes
     return router
 
