@@ -71,7 +71,7 @@ ANSWERS = (
         (
             Edit(
                 "ringfence.peering.routing.refunds:age_ns_of",
-                "return passed_ns + min(passed_ns, _LATER_NS)",
+                "return limit.refund_age_ns(passed_ns)",
                 "return passed_ns",
             ),
         ),

@@ -218,8 +218,8 @@ LIMITER = (
             ),
             Edit(
                 "node.requests.refunds.refund_ledger:RefundLedger.bound",
-                "max(ages[row], limit.refund_age_ns(age))",
-                "max(ages[row], age)",
+                "age = limit.refund_age_ns(now - charges.last)",
+                "age = now - charges.last",
             ),
         ),
         ("own-refunds",),
@@ -230,7 +230,7 @@ LIMITER = (
         (
             Edit(
                 "node.requests.refunds.refund_ledger:RefundLedger.bound",
-                "age = min(now - charges.first, limit.period_ns - 1)",
+                "age = min(limit.refund_age_ns(now - charges.first), limit.period_ns - 1)",
                 "pass",
             ),
         ),

@@ -141,6 +141,13 @@ def test_a_token_that_was_taken_for_a_file_or_name_is_masked_but_a_hash_is_not()
         assert str(errors.ConfigError(text)) == text
 
 
+@pytest.mark.parametrize("name", ["rules/api.{}.yaml", "host.{}.svc.local", "a.{}-b"])
+def test_names_of_files_and_hosts_with_hexadecimal_parts_are_shown(name):
+    name = name.format("d4" * 16)
+
+    assert str(errors.ConfigError(f"{name}: not found")) == f"{name}: not found"
+
+
 def test_an_address_that_was_taken_for_a_path_is_masked_in_errors_of_files():
     address = "ringfence://app.00112233445566778899aabbccddeeff@127.0.0.1:7101?ca=ca.pem"
 
