@@ -22,13 +22,13 @@ __all__ = [
 _TOKEN = re.compile(
     "(ringfence://?)(?!TOKEN@)[^\\s'\"/@]*"
     "(?:(?=@)|[.][0-9a-f]{8,}(?=$|['\"\\s]|[.]{3})|[.][0-9a-f]{32,})"
-    "|(?<=[0-9a-z_-][.])[0-9a-f]{32,}(?![0-9a-z_-]|[.][0-9a-z])",
+    "|(?<=[0-9a-z_-][.])(?:[0-9a-f]{64,}|[0-9a-f]{32,}(?![0-9a-f]|[.-][0-9a-z]))",
     re.IGNORECASE,
 )
 """Pattern of the token in a cluster address, also in the beginning of a long one, and in an address
 that was taken for a path. The host of an address may have a part of 8 or more hexadecimal digits.
-The last line is the secret of a token that was taken for a file or name. It is no part of the name
-of a file or host.
+The last line is the secret of a token that was taken for a file or name. With less than 64 digits,
+it may also be a part of the name of a file or host, which is shown.
 """
 
 

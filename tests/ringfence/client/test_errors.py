@@ -137,6 +137,8 @@ def test_a_token_that_was_taken_for_a_file_or_name_is_masked_but_a_hash_is_not()
     for before, after in (("", " is no file"), ("keys/", ":check"), ("--", "'.")):
         error = errors.ConfigError(f"{before}batch-1.{secret}{after}")
         assert str(error) == f"{before}batch-1....{after}"
+    assert str(errors.ConfigError(f"a.{secret}x b.{secret}.pem")) == "a....x b.....pem"
+    assert str(errors.ConfigError(f"a.{secret}x.{secret}")) == "a....x...."
     for text in (f"fingerprint {secret}", f"sha256:{secret}", f"it ends. {secret}"):
         assert str(errors.ConfigError(text)) == text
 
