@@ -49,9 +49,10 @@ class Calendar(StrEnum):
 
 
 _REFUND_ALLOWANCE_NS = 50_000_000
-"""Allowance for a refund that takes longer to its owner than its check took, but at most this part
-of the period."""
+"""Longest allowance for a refund that takes longer to its owner than its check took."""
 _PART_OF_PERIOD = 20
+"""Part of the period that is always allowed: a refund of a hit that is older by this part makes
+little difference."""
 _EXAMPLES = {"period": "seconds, such as 60", "soft": "a share, such as 0.1 for 10 %"}
 _Name = TypeVar("_Name", Algorithm, Calendar)
 
@@ -169,7 +170,8 @@ class Limit:
         """
         if self.algorithm is not Algorithm.SLIDING_WINDOW_LOG or not age_ns:
             return age_ns
-        return age_ns + min(_REFUND_ALLOWANCE_NS, self.period_ns // _PART_OF_PERIOD)
+        allowance_ns = max(age_ns, self.period_ns // _PART_OF_PERIOD)
+        return age_ns + min(allowance_ns, _REFUND_ALLOWANCE_NS)
 
     def _validate(self) -> None:
         self._check_amounts()

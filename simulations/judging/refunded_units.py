@@ -81,9 +81,12 @@ def _refund_of(view: CounterView, answer: Answered, *, is_alone: bool) -> Refund
         place = view.place_of(answer)
         may_be_second = answer.answered_at - answer.asked_at > QUICK_S
         is_far = place.datacenter != answer.datacenter
-        if may_be_second or is_far or view.excuses.is_broken(place, answer, answer.refund_done_at):
-            # The refund may reach a member that has no record of the charge. Either a second member
-            # answered, or the first one still waits for the answer of another data center.
+        is_moved = view.excuses.tenure(place, answer.asked_at, answer.refund_done_at) is None
+        is_broken = view.excuses.is_broken(place, answer, answer.refund_done_at)
+        if may_be_second or is_far or is_moved or is_broken:
+            # The refund may reach a member that has no record of the charge. Either the shard has
+            # moved since the check, or a second member answered, or the first one still waits for
+            # the answer of another data center.
             least = 0
     youngest, oldest = (round(age * 1e9) for age in ages)
     return Refund(
@@ -101,7 +104,8 @@ def _stated_age(view: CounterView, answer: Answered) -> float:
     """Return the age of a refund with an age; a refund from a log may arrive late."""
     if view.limit.algorithm is not Algorithm.SLIDING_WINDOW_LOG:
         return answer.refund_age
-    return answer.refund_age + min(_REFUND_ALLOWANCE_S, view.limit.period_ns / 20e9)
+    age, period = answer.refund_age, view.limit.period_ns / 1e9
+    return age + min(_REFUND_ALLOWANCE_S, max(age, period / 20))
 
 
 def _recorded_ages(view: CounterView, answer: Answered, *, is_alone: bool) -> tuple[float, float]:

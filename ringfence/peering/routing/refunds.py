@@ -33,7 +33,7 @@ _REFUND_SESSION = 1 << 63
 numbers of 64 bits, so no other request has the changed one."""
 _LATER_NS = 50_000_000
 """Longest allowance for a refund that takes longer to arrive than its check took. A refund of the
-previous window would be without effect, so it is at most as long as the check took."""
+previous window would be without effect, so the allowance is at most as long as the check took."""
 
 
 class Refunds:

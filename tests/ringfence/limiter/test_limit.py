@@ -122,10 +122,11 @@ def test_refunds_from_a_log_have_an_allowance(
     assert limit.refund_age_ns(age_ms * 1_000_000) == refund_age_ms * 1_000_000
 
 
-def test_the_allowance_of_a_short_log_is_a_part_of_its_period() -> None:
+def test_the_allowance_of_a_short_log_depends_on_age_and_period() -> None:
     limit = Limit.of_ns(5, 100_000_000, Algorithm.SLIDING_WINDOW_LOG)
 
     assert limit.refund_age_ns(3_000_000) == 8_000_000
+    assert limit.refund_age_ns(30_000_000) == 60_000_000
 
 
 def test_the_text_of_a_limit_shows_only_unusual_settings() -> None:

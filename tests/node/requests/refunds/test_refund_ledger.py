@@ -158,12 +158,18 @@ def test_a_refund_from_a_log_is_old_enough_for_its_charges() -> None:
     w.now += NS_PER_SECOND
     refund(1)  # also a part of the charge before it
     w.now += period_ns - NS_PER_SECOND - 8
-    refund(1)  # not more than a period, while the last charge counts
+    refund(1)  # the last charge may expire before the refund arrives
+    w.charge(KEYS[0], cost=2)
+    w.now += period_ns - NS_PER_SECOND
+    w.charge(KEYS[0], cost=3)
+    w.now += 2 * NS_PER_SECOND
+    refund(4)  # not more than a period, while the last charge counts
 
     assert ages == [
         7 + allowance_ns,
         period_ns // 2 + 7 + NS_PER_SECOND + allowance_ns,
         period_ns - 1 + allowance_ns,
+        period_ns - 1,
     ]
 
 
