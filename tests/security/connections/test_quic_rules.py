@@ -37,11 +37,11 @@ def test_keys_are_updated_before_the_packet_limit_of_aes_gcm(fast_path: bool) ->
         skip_to(client, server, client._packet_number + AES_GCM_LIMIT // 2 - 3)
         keys.append((key_of(client), key_of(server)))
         for side in (*world.sides, *world.sides):
-            side.say(b"a few words")
+            side.send(b"some data")
             world.run(0.05)
 
-    assert world.server.received == world.client.said
-    assert world.client.received == world.server.said
+    assert world.server.received == world.client.sent
+    assert world.client.received == world.server.sent
     assert len({client_key for client_key, _ in keys}) == len(keys)
     assert len({server_key for _, server_key in keys}) == len(keys)
 
@@ -51,16 +51,16 @@ def test_a_key_that_the_peer_has_just_updated_is_not_updated_again() -> None:
     client, server = world.client.quic, world.server.quic
     skip_to(client, server, AES_GCM_LIMIT // 2 - 3)
     server.request_key_update()
-    world.server.say(b"with the next key")
+    world.server.send(b"with the next key")
     world.run(0.05)
     before = key_of(client)
     for _ in range(5):
-        world.client.say(b"a few words")
+        world.client.send(b"some data")
         world.run(0.05)
 
     assert client._packet_number > AES_GCM_LIMIT // 2
     assert key_of(client) == before
-    assert world.server.received == world.client.said
+    assert world.server.received == world.client.sent
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
@@ -69,7 +69,7 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
     fast_path: bool, ahead: int
 ) -> None:
     world = World()
-    world.server.say(b"words on the way")
+    world.server.send(b"data in flight")
     server = world.server.quic
     server.urgent_datagrams(world.now)
     largest = server._packet_number + ahead
@@ -85,7 +85,7 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
 @pytest.mark.parametrize("fast_path", [True, False])
 def test_an_acknowledgement_of_the_last_sent_packet_is_accepted(fast_path: bool) -> None:
     world = World()
-    world.server.say(b"words on the way")
+    world.server.send(b"data in flight")
     server = world.server.quic
     server.urgent_datagrams(world.now)
     largest = server._packet_number - 1
