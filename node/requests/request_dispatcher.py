@@ -236,9 +236,7 @@ class RequestDispatcher:
         """Create the answer message for some checks of a request, by index; None means all
         checks."""
         if request.batch.op is Op.REFUND:
-            mark_refused(
-                request.batch, results, range(len(request.batch)) if rows is None else rows
-            )
+            mark_refused(request.batch, results, rows)
         return Answer(
             request.seq,
             self._cluster.view.hash,

@@ -51,8 +51,8 @@ class Calendar(StrEnum):
 _REFUND_ALLOWANCE_NS = 50_000_000
 """Longest allowance for a refund that takes longer to its owner than its check took."""
 _PART_OF_PERIOD = 20
-"""Part of the period that is always allowed: a refund of a hit that is older by this part makes
-little difference."""
+"""The allowance may always be one twentieth of the period, because a refund of a hit that is so
+much older makes little difference."""
 _EXAMPLES = {"period": "seconds, such as 60", "soft": "a share, such as 0.1 for 10 %"}
 _Name = TypeVar("_Name", Algorithm, Calendar)
 

@@ -54,7 +54,8 @@ class Router:
         self.hedging = HedgingBudget()
         """Hedging budget, which counts the checks and the hedged checks."""
         self.routes: Routes | None = None
-        """Current routes. None until the members are known; until then the fallback decides."""
+        """Current routes. None until the members are known; until then the failure policy
+        decides."""
         self._refunds = Refunds(policy, lambda: self.routes)
         self._last_group: PendingRequest | None = None
         """Last completed request with several checks, some of which its caller may refund."""
