@@ -6,16 +6,23 @@ from hashring import NodeId
 from node.shards.ownership.origins import are_all_known
 from node.shards.ownership.ownership_table import Event, State
 from node.shards.ownership.shard_states import ShardStates
+from ringfence.limiter import Snapshot
 from ringfence.wire import ShardGroup
 
 __all__ = ["arrival_of", "event_of"]
 
 
 def event_of(
-    states: ShardStates, shard: int, group: ShardGroup, sender: NodeId, *, is_unrelated: bool
+    states: ShardStates,
+    shard: int,
+    group: ShardGroup,
+    sender: NodeId,
+    counts: Snapshot,
+    *,
+    is_unrelated: bool,
 ) -> Event:
-    """Return the event that describes the arrival of counters from `sender`, which `group`
-    describes.
+    """Return the event that describes the arrival of the counters `counts` from `sender`, which
+    `group` describes.
 
     `is_unrelated` means that they have no unit in common with those of this node.
     """
@@ -42,12 +49,17 @@ def event_of(
         base = [number for number in parts if number not in group.marks] or parts
         is_from_mine = is_from_mine or states.origins.have_all(shard, base)
     is_own = is_held and cover is None and not group.taken_from
-    return arrival_of(
+    event = arrival_of(
         *(group, sender, states.me, owner, base_of),
         is_unrelated=is_unrelated,
         is_branch=bool(marks) and (is_from_mine or is_own) and not has_theirs,
         has_log=log is not None and log.is_ended,
     )
+    is_fresh = not counts.keys and states[shard] is State.FRESH
+    if is_fresh and event in (Event.TRANSFER, Event.UNRELATED):
+        # The sender may have started without counters, too. So earlier ones may still arrive.
+        return Event.TRANSFER_OF_NOTHING
+    return event
 
 
 def arrival_of(

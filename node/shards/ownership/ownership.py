@@ -248,7 +248,7 @@ class ShardOwnership:
         are_shared = self.origins.are_shared(shard, group.origins) if is_held else None
         group = self.unasked.correct_group(shard, group, sender, are_shared=are_shared)
         is_unrelated = are_shared is False or (shard in self._covers and not counts.keys)
-        event = event_of(self._states, shard, group, sender, is_unrelated=is_unrelated)
+        event = event_of(self._states, shard, group, sender, counts, is_unrelated=is_unrelated)
         is_restored = self._states.is_restored_by(shard, event)
         if log is not None and is_restored:
             log.find_sent(group.origins)

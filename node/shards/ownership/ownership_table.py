@@ -64,6 +64,7 @@ class Event(StrEnum):
     REPLICA_FOUND = "replica_found"
     TRANSFER = "transfer"
     TRANSFER_OF_BASE = "transfer_of_base"
+    TRANSFER_OF_NOTHING = "transfer_of_nothing"
     BRANCH = "branch"
     UNRELATED = "unrelated"
     UNRELATED_BY_THIRD = "unrelated_by_third"
@@ -132,6 +133,10 @@ EVENT_MEANINGS = {
     Event.TRANSFER: "Counters arrive that the sender owned.",
     Event.TRANSFER_OF_BASE: (
         "As `TRANSFER`. This node became the owner a moment ago, and still has its log."
+    ),
+    Event.TRANSFER_OF_NOTHING: (
+        "As `TRANSFER` or `UNRELATED`, but the sender has no counters of the shard, and this node "
+        "started without counters."
     ),
     Event.BRANCH: "Counters arrive of which this node lacks only the sender's log.",
     Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",
@@ -271,6 +276,7 @@ _ROWS: tuple[
         State.OWNED,
         (_A.RESTORE_BELOW_LOG, _A.COUNT_HEALED),
     ),
+    ((State.FRESH,), (Event.TRANSFER_OF_NOTHING,), State.FRESH, (_A.JOIN,)),
     ((State.OWNED, State.FRESH), (Event.BRANCH,), State.OWNED, _ADD),
     ((State.OWNED,), _LOGGED, State.OWNED, _ADD),
     (

@@ -32,6 +32,27 @@ def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> Non
     assert after.used == 6
 
 
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_recovered_counts_are_not_added_to_those_of_a_standby(*, is_emptied: bool) -> None:
+    """Another member that restarted alone may send the shard first, without counters."""
+    before, after, standby, other = Host("c"), Host("c"), Host("a"), Host("b")
+    before.start(3)
+    copy = before.ownership.snapshot([KEY], NOW).unpack()
+    standby.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    standby.spend(4)
+    standby.ownership.on_member_change(member("c"), member("c", generation=2))
+    after.start()
+    other.start()
+    if is_emptied:
+        after.pull(other)
+    after.spend(1)
+    after.ownership.restore_lost({KEY: [0, 7]}, NOW)
+
+    after.pull(standby)
+
+    assert after.used == 8
+
+
 def restarted_alone() -> tuple[Host, Host, Ring]:
     """Return a node that restarted alone, its standby, and the ring of both.
 
