@@ -12,11 +12,11 @@ from hashring import NodeId, Ring
 from ringfence.client.decision import Decision
 from ringfence.wire import Source
 
-__all__ = ["CLIENT", "NOBODY", "Share", "Shares", "total_of"]
+__all__ = ["CLIENT", "NO_NODE", "Share", "Shares", "total_of"]
 
 CLIENT = "client"
 """The client decides with cached denials and leases."""
-NOBODY = "no node"
+NO_NODE = "no node"
 """No node answered in time; the rule's `on_failure` decided."""
 _TAKEN_OVER_AFTER = 1.0
 """Seconds from a node's death to the earliest decision of the new owner of its keys. Members need
@@ -69,7 +69,7 @@ class Shares:
         if source in (Source.CACHE, Source.LEASE):
             return CLIENT
         if source not in (Source.OWNER, Source.STANDBY):
-            return NOBODY
+            return NO_NODE
         owner, *others = self._ring.owners(shard, 3)
         alive = [name for name in others if name != self._dead]
         if source is Source.STANDBY:

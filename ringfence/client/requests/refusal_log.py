@@ -14,20 +14,22 @@ _LOG_INTERVAL = 300.0
 
 
 class RefusalLog:
-    """Log of refused refunds of one limiter. It logs at most one warning in five minutes."""
+    """Log of refused refunds of one limiter. It names a rule at most once in five minutes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns the current time in seconds."""
         self._clock = clock
-        self._silent_until = float("-inf")
+        self._silent_until: dict[str, float] = {}
+        """By name of a rule."""
 
     def warn(self, what: str, rules: Iterable[Rule | None]) -> None:
         """Log that a node did not give back `what`, units or slots, of some rules; None stands for
         an unknown rule."""
-        names = dict.fromkeys([_name_of(rule) for rule in rules])
-        now = self._clock()
-        if names and now >= self._silent_until:
-            self._silent_until = now + _LOG_INTERVAL
+        now, silent_until = self._clock(), self._silent_until
+        found = dict.fromkeys([_name_of(rule) for rule in rules])
+        names = [name for name in found if now >= silent_until.get(name, now)]
+        if names:
+            silent_until.update(dict.fromkeys(names, now + _LOG_INTERVAL))
             logger.warning(
                 "Ringfence: refund refused: %s of %s stay in use until their period ends. The node "
                 "knows no charge of this token for them: the node that counted them has left, "

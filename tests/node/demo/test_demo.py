@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,9 @@ def test_when_a_demo_node_is_killed_no_check_fails_and_no_limit_is_exceeded(
     assert sum(share["as_standby"] for share in shares.values()) > 0
     alive = {node["name"]: node["alive"] for node in summary["nodes"]}
     assert alive == {name: name != summary["killed_node"] for name in "abc"}
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    _, _, fields = page.partition("`ringfence demo` prints one line")
+    assert summary.keys() <= {*re.findall(r"`(\w+)`", fields)}
 
 
 def test_the_first_frame_is_shown_before_any_node_is_started(

@@ -1,5 +1,5 @@
 from hashring import Member, NodeId, Ring
-from node.demo.shares import CLIENT, NOBODY, Share, Shares, total_of
+from node.demo.shares import CLIENT, NO_NODE, Share, Shares, total_of
 from ringfence.client.decision import Decision
 from ringfence.wire import Source
 
@@ -26,7 +26,7 @@ def test_a_check_is_counted_for_the_node_that_decided_it() -> None:
         "a": Share(2, 1, 1),
         STANDBY: Share(1, 1, 0, 1),
         CLIENT: Share(2, 1, 1),
-        NOBODY: Share(1, 1, 0),
+        NO_NODE: Share(1, 1, 0),
     }
     assert total_of(shares.by_name) == Share(6, 4, 2, 1)
 
