@@ -9,7 +9,7 @@ from tests.node.shards.ownership.ownership_host import KEY, NOW, Host
 
 SHARD = shard_of(KEY)
 ME, OTHER = NodeId("a"), NodeId("b")
-OURS, THEIRS, WITHOUT_MEMBERS = Ring.of([Member(ME)]), Ring.of([Member(OTHER)]), Ring.of([])
+OURS, THEIRS, NO_RING = Ring.of([Member(ME)]), Ring.of([Member(OTHER)]), Ring.of([])
 
 
 def placed(ring: Ring, holding: str) -> ShardPlacement:
@@ -36,7 +36,7 @@ def placed(ring: Ring, holding: str) -> ShardPlacement:
 
 @pytest.mark.parametrize("holding", ["none", "held", "covered", "searching", "sent"])
 @pytest.mark.parametrize(
-    "ring", [OURS, THEIRS, WITHOUT_MEMBERS], ids=["ours", "theirs", "without members"]
+    "ring", [OURS, THEIRS, NO_RING], ids=["ours", "theirs", "without members"]
 )
 def test_a_node_decides_what_it_holds_and_may_take_what_the_ring_assigns(
     ring: Ring, holding: str
@@ -64,7 +64,7 @@ def test_a_node_decides_what_it_holds_and_may_take_what_the_ring_assigns(
         (THEIRS, "held", None),
         (THEIRS, "covered", None),
         (THEIRS, "sent", "c"),
-        (WITHOUT_MEMBERS, "none", None),
+        (NO_RING, "none", None),
     ],
 )
 def test_the_holder_is_the_receiver_of_a_transfer_or_else_the_owner(
@@ -95,7 +95,7 @@ def test_a_batch_is_foreign_if_another_member_owns_any_of_its_keys() -> None:
         (THEIRS, False, "c", "b"),
         (THEIRS, True, None, "a"),
         (THEIRS, True, "c", "c"),
-        (WITHOUT_MEMBERS, False, None, None),
+        (NO_RING, False, None, None),
     ],
 )
 def test_a_route_of_an_own_key_follows_its_transfer(
