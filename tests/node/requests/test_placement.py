@@ -35,9 +35,7 @@ def placed(ring: Ring, holding: str) -> ShardPlacement:
 
 
 @pytest.mark.parametrize("holding", ["none", "held", "covered", "searching", "sent"])
-@pytest.mark.parametrize(
-    "ring", [OURS, THEIRS, NO_RING], ids=["ours", "theirs", "without members"]
-)
+@pytest.mark.parametrize("ring", [OURS, THEIRS, NO_RING], ids=["ours", "theirs", "without members"])
 def test_a_node_decides_what_it_holds_and_may_take_what_the_ring_assigns(
     ring: Ring, holding: str
 ) -> None:
