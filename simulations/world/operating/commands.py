@@ -5,7 +5,7 @@ the commands themselves have spent.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -283,11 +283,11 @@ class _Law:
             place = f"  rule: {rules.label(rule)}\n"
             if not text.out.count(place) or f"{rule}={key}: " not in text.out:
                 self.wrong.append(f"why does not print {rule}={key}: {text.out}")
-        denied = [not each.allowed for each in after]
-        if denied == [not each.allowed for each in before]:
-            self._expect(ran.status == any(denied), "exit status of why", ran)
-            self._expect(text.status == any(denied), "exit status of why", text)
-            self._expect(ran.row.get("allowed") is not any(denied), "why", ran)
+        if [each.allowed for each in after] == [each.allowed for each in before]:
+            is_denied = _is_denied(after)
+            self._expect(ran.status == is_denied, "exit status of why", ran)
+            self._expect(text.status == is_denied, "exit status of why", text)
+            self._expect(ran.row.get("allowed") is not is_denied, "why", ran)
 
     # -- check ---------------------------------------------------------------------------------
 
@@ -450,6 +450,14 @@ class _Law:
         node = self._nodes()[self._leaving]
         await node.asked_to_leave.wait()
         await self._world.leave(self._leaving)
+
+
+def _is_denied(peeks: Sequence[Decision]) -> bool:
+    """Return whether a request of these descriptors is denied: by any rule outside quota mode, or
+    by all its rules in quota mode."""
+    plain = [each.allowed for each in peeks if each.rule is None or not each.rule.quota]
+    quotas = [each.allowed for each in peeks if each.rule is not None and each.rule.quota]
+    return not all(plain) or (bool(quotas) and not any(quotas))
 
 
 def _unlike(row: dict[str, Any], before: Decision, after: Decision) -> list[str]:

@@ -1,5 +1,7 @@
 """Commands of an operator at the end of a run: each wrong answer is noticed."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from node.cli.cluster import check, leave, members, throttled, why
@@ -119,6 +121,17 @@ BUGS = {
     "one status of all errors": (TEXT, command_line, "exit_status", lambda _: lambda _: 2),
 }
 """Bugs by description: the value of `_HALF`, and a function with its replacement."""
+
+
+def test_a_request_is_denied_by_all_its_rules_in_quota_mode():
+    def peek(allowed, quota):
+        return SimpleNamespace(allowed=allowed, rule=SimpleNamespace(quota=quota))
+
+    allowed, plain, spent = peek(True, True), peek(True, False), peek(False, True)
+    assert not commands._is_denied([plain, allowed, spent])
+    assert commands._is_denied([plain, spent, spent])
+    assert commands._is_denied([peek(False, False), allowed])
+    assert not commands._is_denied([])
 
 
 @pytest.mark.parametrize("bug", BUGS)
