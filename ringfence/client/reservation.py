@@ -22,17 +22,21 @@ class Reservation:
     Set `cost` as soon as the real cost is known. Otherwise the reserved units stay spent.
     """
 
-    __slots__ = ("_cost", "decision", "reserved")
+    __slots__ = ("_cost", "decision", "reserved", "settlement")
 
     decision: Decision
     """Decision on the reserved units."""
     reserved: int
     """Units that were spent in advance; 0 when the request is denied or no node has counted it."""
+    settlement: Decision | None
+    """Decision of the charge or refund at the end of the block. None before that, without a
+    difference, or without an answer in time."""
 
     def __init__(self, decision: Decision, cost: int) -> None:
         self.decision = decision
         is_counted = decision.allowed and decision.source not in BY_POLICY
         self.reserved = self._cost = cost if is_counted else 0
+        self.settlement = None
 
     def __repr__(self) -> str:
         return f"Reservation(reserved={self.reserved}, cost={self.cost}, {self.decision!r})"
@@ -69,9 +73,11 @@ async def reserve(
         more = reservation.cost - reservation.reserved
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
             if more > 0:
-                await dispatcher.ask(Op.CHARGE, [target], [more], timeout)
+                charged = await dispatcher.ask(Op.CHARGE, [target], [more], timeout)
+                reservation.settlement = charged[0]
             elif more < 0:
-                await dispatcher.refund(target, decision, -more, decider.time() - asked_at)
+                age = decider.time() - asked_at
+                reservation.settlement = await dispatcher.refund(target, decision, -more, age)
 
     try:
         yield reservation

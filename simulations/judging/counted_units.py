@@ -240,7 +240,7 @@ class CounterView:
             until = max([last, late.answered_at, *(each.end for each in row.excuses)])
             if self.limit.is_bucket:
                 until = max(until, self.arrival(late, until)[0])
-            more = answer.cost * (MOST_DECIDERS - 1)
+            more = answer.asked_cost * (MOST_DECIDERS - 1)
             yield self.spend(answer.asked_at, until, 0, more, until + MERGE_S)
 
     def plain(self, row: Row) -> Spend:
@@ -295,7 +295,7 @@ class CounterView:
         return Question(
             self.instant(answer.asked_at - skew - held_s),
             self.instant(answer.answered_at + skew),
-            answer.cost,
+            answer.asked_cost,
         )
 
     def observed(self, row: Row, limit: Limit, bound: Bound) -> OracleReading | None:
@@ -315,7 +315,7 @@ class CounterView:
             until = min(tenure.end, self.excuses.next_begin(place, answer.answered_at))
         spent = next(self.spends(row), None)
         # The repeats of a denied check may add units later, but its answer does not contain them.
-        units = spent.most if spent is not None and answer.spends else 0
+        units = answer.asked_cost if answer.spends else 0
         used = most = limit.ceiling - answer.remaining
         if not answer.remaining and not answer.allowed:
             most = max(used, bound.most)
@@ -335,7 +335,7 @@ class CounterView:
             denied,
             error_ns,
             round(drift * 1e6),
-            has_own=answer.spends,
+            has_own=answer.spends and answer.cost > 0,
         )
 
     def reading(self, begin: float, end: float) -> Question:
@@ -489,7 +489,7 @@ def counted_twice(view: CounterView, row: Row) -> Iterator[Spend]:
     is_hedged = answer.answered_at - answer.asked_at > MIN_MARGIN
     if row.is_split and is_hedged and not answer.is_uncounted and _is_by_owner(answer):
         until = max([answer.answered_at + _LATE_S, *(each.end for each in row.excuses)])
-        yield view.spend(answer.asked_at, until, 0, answer.cost, until + MERGE_S)
+        yield view.spend(answer.asked_at, until, 0, answer.asked_cost, until + MERGE_S)
 
 
 def _is_by_owner(answer: Answered) -> bool:

@@ -173,7 +173,7 @@ class _Decision:
 
     def _denial(self) -> tuple[frozenset[str], str]:
         """Return the reasons of an excuse, and what is wrong with a denial; both may be empty."""
-        own, cost = self.parts[self.answer.datacenter], self.answer.cost or 1
+        own, cost = self.parts[self.answer.datacenter], self.answer.asked_cost or 1
         most, row = own.bounds[self.at].most, own.rows[self.at]
         ceilings = [limit.ceiling for limit in own.view.limits_at(row)]
         wrong = f"denied with {most} of {ceilings[0]} used in its part"
@@ -188,7 +188,7 @@ class _Decision:
     def _admission(self) -> tuple[frozenset[str], str]:
         """Return the reasons of an excuse, and what is wrong with an admission; both may be
         empty."""
-        answer, cost = self.answer, self.answer.cost or 1
+        answer, cost = self.answer, self.answer.asked_cost or 1
         own = self.parts[answer.datacenter]
         spent = [own] if _is_local(self.counter, answer) else [*self.parts.values()]
         more = [part.more(self.at) + self._more_shares() for part in spent]
@@ -298,10 +298,11 @@ def _moved(view: CounterView, answer: Answered) -> Iterator[Spend]:
     """
     if not _is_decided_once(view, answer):
         begin, end = view.question(answer).earliest, view.question(answer).latest + _HEDGED_NS
+        units = answer.asked_cost
         if answer.datacenter == view.datacenter:
-            yield Spend(begin, end, 0, 0, Refund(begin, end, 0, answer.cost, 0, end - begin))
+            yield Spend(begin, end, 0, 0, Refund(begin, end, 0, units, 0, end - begin))
         else:
-            yield Spend(begin, end, 0, answer.cost)
+            yield Spend(begin, end, 0, units)
 
 
 def _late(view: CounterView, row: Row) -> Iterator[Spend]:

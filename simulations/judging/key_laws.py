@@ -354,7 +354,7 @@ class _Decision(Struct, frozen=True):
         ceiling = option.limit.ceiling
         sides, usual = self.counter.sides(row), self.counter.limit
         extra = 0 if option.is_followed else usual.ceiling * sides
-        wanted = answer.cost or 1
+        wanted = answer.asked_cost or 1
         if bound.verdict is Verdict.MUST_ALLOW:
             if option.counts_held:
                 return frozenset({"links"}), ""
@@ -403,7 +403,7 @@ class _Decision(Struct, frozen=True):
         if is_queue and self.row.is_split and not option.is_followed:
             return self.row.reasons, ""
         bound = option.bound  # Its `most` includes the units of this check.
-        before = bound._replace(most=max(bound.least, bound.most - self.row.answer.cost))
+        before = bound._replace(most=max(bound.least, bound.most - self.row.answer.asked_cost))
         shortest, longest = before.delays(Terms.of(option.limit))
         error = self._time_error_ns(option) if is_queue else 0
         if shortest - error <= round(self.row.answer.delay * 1e9) <= longest + error:
@@ -416,7 +416,7 @@ class _Decision(Struct, frozen=True):
 
         While several members decide, each may lack the units that the others counted.
         """
-        spent = self.row.answer.cost if self.row.answer.spends else 0
+        spent = self.row.answer.asked_cost if self.row.answer.spends else 0
         wrong = self._wrongly_left(option, option.bound.least + spent)
         if wrong and self.row.is_split and not option.is_followed:
             return self.row.reasons, self._wrongly_left(option, spent)

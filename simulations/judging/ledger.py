@@ -56,11 +56,18 @@ class Answered:
     """Seconds that the caller must wait, in queue mode."""
     remaining: int | None = None
     """Units that are left after the check; None if unknown."""
+    estimate: int = 0
+    """Units that a reservation asked for; `cost` is the part that was not refunded."""
 
     @property
     def is_counted(self) -> bool:
         """Return whether a member decided the check and counts its units."""
         return self.source in _BY_MEMBER
+
+    @property
+    def asked_cost(self) -> int:
+        """Return the units that the check asked for, also those that were refunded later."""
+        return self.estimate or self.cost
 
     @property
     def group(self) -> tuple[str, str, str, float]:
@@ -83,7 +90,7 @@ class Column:
         self.refunded = refunded
         self.admitted = [a for a in answers if a.spends]
         """Allowed answers whose units a member counts."""
-        self.has_charges = any(a.is_charge for a in answers)
+        self.has_charges = any(a.is_charge and a.cost for a in answers)
 
     @property
     def datacenters(self) -> set[str]:

@@ -26,7 +26,7 @@ _AXES: dict[str, tuple[str, ...]] = {
     "policy": ("on_failure_deny", "on_failure_local"),
     "request": (
         *("cost", "peek", "refund", "aged_refund", "bounded_refund", "charge"),
-        *("group", "several_overrides", "probe", "batch"),
+        *("group", "several_overrides", "probe", "batch", "reservation"),
     ),
     "limit": _CARRIED[:2],
     "key": ("hot_key", "new_key"),

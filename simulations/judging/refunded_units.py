@@ -125,7 +125,8 @@ def _recorded_ages(view: CounterView, answer: Answered, *, is_alone: bool) -> tu
 
 def _is_alone(refund: Answered, answers: Sequence[Answered], refunded: Sequence[Answered]) -> bool:
     """Return whether a counter had no other charge or refund from a check to its refund."""
-    begin, end = refund.asked_at, refund.refund_done_at
-    spans = [(each.asked_at, each.answered_at) for each in answers if each.allowed]
+    begin, end, own = refund.asked_at, refund.refund_done_at, refund.group
+    others = [each for each in answers if each.allowed and each.asked_cost and each.group != own]
+    spans = [(each.asked_at, each.answered_at) for each in others]
     spans += [(each.asked_at, each.refund_done_at) for each in refunded if each is not refund]
     return not any(first <= end and begin <= last for first, last in spans)

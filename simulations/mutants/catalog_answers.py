@@ -4,6 +4,8 @@ from simulations.mutants.value import Edit, Mutant
 
 __all__ = ["ANSWERS"]
 
+_RESERVE = "ringfence.client.reservation:reserve"
+
 ANSWERS = (
     Mutant(
         "repeats-counted",
@@ -88,6 +90,24 @@ ANSWERS = (
             ),
         ),
         ("refunds",),
+    ),
+    Mutant(
+        "reservation-refunds-newest",
+        "the end of a reservation refunds the newest units instead of its own older ones",
+        (Edit(_RESERVE, "age = decider.time() - asked_at", "age = 0.0"),),
+        ("reservations",),
+    ),
+    Mutant(
+        "cost-above-estimate-free",
+        "the end of a reservation does not charge the cost above its estimate",
+        (Edit(_RESERVE, "[target], [more], timeout", "[target], [0], timeout"),),
+        ("reservations",),
+    ),
+    Mutant(
+        "reservation-kept-whole",
+        "the end of a reservation does not refund what its real cost is below its estimate",
+        (Edit(_RESERVE, "target, decision, -more, age", "target, decision, 0, age"),),
+        ("reservations",),
     ),
     Mutant(
         "standby-never-asked",

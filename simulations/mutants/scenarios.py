@@ -88,6 +88,18 @@ _ALL: tuple[Testbed, ...] = (
         bounded_refunds=True,
     ),
     build_testbed(
+        "reservations",
+        "two nodes, half of all requests reserve an estimate for up to 3 s, then have their real "
+        "cost",
+        nodes=2,
+        seconds=6,
+        calm=3,
+        loads=tuple(
+            Load(rule=rule, per_second=20, keys=4, reservations=0.5, settle_after_s=3.0)
+            for rule in ("day", "log", "fixed")
+        ),
+    ),
+    build_testbed(
         "charges",
         "two nodes, every fifth request a charge, also beyond the limit",
         nodes=2,

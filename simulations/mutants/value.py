@@ -145,7 +145,7 @@ def _compiled(name: str, edit: Edit, owner: object, attribute: str, original: ob
     text = "def make(__class__):\n" + textwrap.indent(changed, "    ") + f"    return {attribute}\n"
     scope: dict[str, object] = {}
     exec(  # noqa: S102 - that is what a mutant is: our own source, with a mistake in it.
-        compile(text, f"<mutant {name}>", "exec"), function.__globals__, scope
+        compile(text, f"<mutant {name}>", "exec"), inspect.unwrap(function).__globals__, scope
     )
     make = scope["make"]
     assert callable(make)

@@ -62,6 +62,8 @@ BOUNDS: Mapping[type[Struct], Mapping[str, Bounds]] = {
         "refunds": _SHARE,
         "refund_after_s": _SECONDS,
         "charges": _SHARE,
+        "reservations": _SHARE,
+        "settle_after_s": _SECONDS,
     },
     Holds: {
         "per_second": _RATE,

@@ -20,6 +20,7 @@ from simulations.scenarios.generate_loads import (
     generate_overrides,
     with_aged_refunds,
     with_refunds,
+    with_reservations,
 )
 from simulations.scenarios.generate_rules import generate_lent_rule, generate_rules
 from simulations.scenarios.scenario import Args, Fault, Level, Network, Scenario
@@ -89,6 +90,7 @@ def generate_scenario(seed: int, level: Level) -> Scenario:
     if is_bounded:
         loads = with_refunds(loads, refunds)
     loads = with_aged_refunds(loads, stream(seed, "aged refunds", level))
+    loads = with_reservations(loads, stream(seed, "reservations", level))
     scenario = Scenario(
         DRAWN,
         "generates hosts, network, load and faults from the seed",

@@ -18,6 +18,7 @@ __all__ = [
     "generate_overrides",
     "with_aged_refunds",
     "with_refunds",
+    "with_reservations",
 ]
 
 _SHAPES = ("poisson", "poisson", "zipf", "hot", "bursts", "attack")
@@ -47,6 +48,8 @@ _SOME = 0.3
 each of them separately."""
 _AGED = 0.5
 """Share of loads with refunds whose refunds state the age of their charge."""
+_RESERVED = 0.5
+"""Share of runs with reservations, and of the loads in these runs that have some."""
 _NO_CHARGES = 0.5
 """Share of runs without charges."""
 
@@ -108,6 +111,24 @@ def with_aged_refunds(loads: Sequence[Load], random: Random) -> tuple[Load, ...]
         [
             replace(load, aged_refunds=True, refund_after_s=random.choice((0.0, 0.5)))
             if load.refunds and random.random() < _AGED
+            else load
+            for load in loads
+        ]
+    )
+
+
+def with_reservations(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
+    """Return the loads; in half of all runs, half of those without batches now reserve units."""
+    if random.random() >= _RESERVED:
+        return tuple(loads)
+    return tuple(
+        [
+            replace(
+                load,
+                reservations=random.choice((0.1, 0.4)),
+                settle_after_s=random.choice((0.0, 0.5, 3.0)),
+            )
+            if load.batch == 1 and random.random() < _RESERVED
             else load
             for load in loads
         ]

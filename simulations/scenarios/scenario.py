@@ -8,7 +8,17 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-__all__ = ["CHARGED", "Args", "Fault", "Holds", "Level", "Load", "Network", "Scenario"]
+__all__ = [
+    "CHARGED",
+    "RESERVED",
+    "Args",
+    "Fault",
+    "Holds",
+    "Level",
+    "Load",
+    "Network",
+    "Scenario",
+]
 
 Level: TypeAlias = Literal["core", "node"]
 """Runtime of a scenario. `core`: nodes on the deterministic scheduler. `node`: nodes and clients
@@ -16,6 +26,9 @@ as trio tasks."""
 
 CHARGED = (1, 2, 5, 20)
 """Costs of charges, drawn uniformly."""
+
+RESERVED = ((1, 0), (3, 1), (2, 2), (1, 2), (2, 6))
+"""Estimated and real costs of reservations, drawn uniformly."""
 
 _AFTER_CALM_LOAD_S = 5.0
 """Seconds between the calm load and the reading of all counters. Data centers may send each other
@@ -80,6 +93,11 @@ class Load(Struct, frozen=True):
     charges: float = 0.0
     """Share of requests that are charges, which count even beyond the limit; costs come from
     `CHARGED`."""
+    reservations: float = 0.0
+    """Share of requests that are reservations; their estimates and real costs come from
+    `RESERVED`."""
+    settle_after_s: float = 0.0
+    """Longest time from the decision on a reservation to its end; drawn uniformly."""
     args: Args = field(default_factory=dict)
 
     @property

@@ -4,6 +4,9 @@ Each load of the scenario runs twice: together with the faults, and after the ca
 """
 
 import dataclasses
+from collections.abc import Sequence
+from itertools import zip_longest
+from math import inf
 from random import Random
 
 from msgspec.structs import replace
@@ -11,13 +14,13 @@ from msgspec.structs import replace
 from ringfence import runtime
 from ringfence.client.decision import Decision, Status
 from ringfence.client.limiter import Limiter
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY, Source
 from simulations.judging.ledger import Answered, Ledger
 from simulations.judging.pairs import Usage, features_of_rule
 from simulations.judging.slots import HeldSlot, HoldLedger
 from simulations.scenarios.loads import Arrival, arrivals
 from simulations.scenarios.log_loads import load_arrivals
-from simulations.scenarios.scenario import CHARGED, Holds, Load, Scenario
+from simulations.scenarios.scenario import CHARGED, RESERVED, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.hosts import Hosts
 from simulations.world.named_rules import DOMAIN, NamedRules, descriptors_of
@@ -67,6 +70,7 @@ class LoadRunner:
         chance = self._stream("refunds", number, begin)
         charged = self._stream("charged", number, begin)
         costs = self._stream("costs", number, begin)
+        reserved = self._stream("reserved", number, begin)
         async with runtime.open_task_group() as tasks:
             for arrival in load_arrivals(load, seconds, len(hosts.clients), random):
                 await self._sleep_until(begin + arrival.at)
@@ -79,6 +83,11 @@ class LoadRunner:
                     tasks.start_soon(self._peek, load, arrival)
                 elif load.batch > 1:
                     tasks.start_soon(self._check_many, load, arrival)
+                elif load.reservations and reserved.random() < load.reservations:
+                    estimate, real = reserved.choice(RESERVED)
+                    arrival = replace(arrival, cost=estimate)  # noqa: PLW2901
+                    held_s = reserved.uniform(0.0, load.settle_after_s)
+                    tasks.start_soon(self._reserve, load, arrival, real, held_s)
                 else:
                     until = begin + seconds
                     tasks.start_soon(self._check_and_probe, load, arrival, chance, until)
@@ -166,10 +175,8 @@ class LoadRunner:
         rows = [self._row(asked_at, arrival, status, probe) for status in decision.statuses]
         for name, row in zip(load.names, rows, strict=True):
             if row.allowed and not decision.allowed:
-                done_at = row.answered_at + _REFUND_S
-                undone = dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)
-                ledger.add_refunded(name, undone)
-            elif row.allowed and row.source in _BY_MEMBER and random.random() < load.refunds:
+                ledger.add_refunded(name, _undone(row))
+            elif _is_held(row) and random.random() < load.refunds:
                 if load.refund_after_s:
                     await runtime.sleep(random.uniform(0.0, load.refund_after_s))
                 if load.aged_refunds:
@@ -198,6 +205,85 @@ class LoadRunner:
             ledger.add(load.rule, self._row(asked_at, each, decision.statuses[0]))
         allowed = sum(decision.allowed for decision in decisions)
         self._note(load, arrival, f"{allowed} of {load.batch} allowed", decisions[0])
+
+    async def _reserve(self, load: Load, arrival: Arrival, real: int, held_s: float) -> None:
+        """Reserve the cost of an arrival for a block of `held_s` seconds, whose cost is `real`."""
+        ledger, key, limiter, cost = self.ledger, arrival.key, self._limiter(arrival), arrival.cost
+        asked_at = self._hosts.now
+        self._use(load, arrival, "reservation", "cost" if cost > 1 else "")
+        number = ledger.ask(load.rule, key, asked_at)
+        if load.limit and not load.overrides:
+            block = limiter.reserve_limit(load.limit, key, cost=cost)
+        else:
+            block = limiter.reserve(DOMAIN, descriptors_of(load, key), cost)
+        async with block as reservation:
+            ledger.answered(number)
+            decision = reservation.decision
+            self._count(load, key, decision)
+            rows = [self._row(asked_at, arrival, status) for status in decision.statuses]
+            for name, row in zip(load.names, rows, strict=True):
+                if row.allowed and not decision.allowed:
+                    ledger.add_refunded(name, _undone(row))
+                elif _is_held(row):
+                    kept = dataclasses.replace(row, cost=min(real, cost), estimate=cost)
+                    ledger.add(name, kept)
+                else:
+                    ledger.add(name, row)
+            if decision.allowed:
+                if held_s:
+                    await runtime.sleep(held_s)
+                reservation.cost = real
+            settled_at = self._hosts.now
+            number = ledger.ask(load.rule, key, settled_at)
+        ledger.answered(number)
+        if decision.allowed:
+            self._settle(load, arrival, real, rows, settled_at, reservation.settlement)
+        verdict = f"of {real} allowed" if decision.allowed else "denied"
+        self._note(load, arrival, f"reservation {verdict}", decision)
+
+    def _settle(
+        self,
+        load: Load,
+        arrival: Arrival,
+        real: int,
+        rows: Sequence[Answered],
+        settled_at: float,
+        settlement: Decision | None,
+    ) -> None:
+        """Record the charges and refunds after which each counter of a reservation has its real
+        cost.
+
+        Without a settlement in time, no member has confirmed them. A refund is also a charge of
+        nothing, whose answer is judged.
+        """
+        is_bounded = self._scenario.bounded_refunds
+        refund_kinds = "refund", "aged_refund", "bounded_refund" if is_bounded else ""
+        if real != arrival.cost:
+            kinds = ["charge"] if real > arrival.cost else refund_kinds
+            self._use(load, arrival, "reservation", *kinds)
+        statuses = () if settlement is None else settlement.statuses
+        for name, row, status in zip_longest(load.names, rows, statuses):
+            more = real - (0 if row.source in BY_POLICY else arrival.cost)
+            if more > 0 or (more < 0 and _is_held(row)):
+                settled = Answered(
+                    *(settled_at, self._hosts.now, row.datacenter, row.key, max(0, more)),
+                    allowed=True,
+                    source=Source.POLICY if status is None else status.source,
+                    client=row.client,
+                    is_charge=True,
+                )
+                self.ledger.add(name, settled)
+                if more > 0 and status is not None and self.tally is not None:
+                    self.tally.add_charge(status)
+                elif more < 0:
+                    is_done = settled.source in _BY_MEMBER
+                    refund = dataclasses.replace(
+                        row,
+                        cost=-more,
+                        refund_age=settled_at - row.asked_at,
+                        refund_done_at=settled.answered_at if is_done else inf,
+                    )
+                    self.ledger.add_refunded(name, refund)
 
     async def _refunded(self, load: Load, name: str, arrival: Arrival, row: Answered) -> Answered:
         """Refund the cost of one counter of an admitted check, and return its row with the time."""
@@ -312,3 +398,14 @@ class LoadRunner:
     def _note(self, load: Load, arrival: Arrival, what: str, decision: Decision) -> None:
         what = f"{load.rule}={arrival.key} {arrival.cost} {what} {decision.source.name}"
         self._hosts.note(f"client-{arrival.client}", what)
+
+
+def _is_held(row: Answered) -> bool:
+    """Return whether a member has counted the units of a check, so that a refund removes them."""
+    return row.allowed and row.source in _BY_MEMBER
+
+
+def _undone(row: Answered) -> Answered:
+    """Return the row of a counter that allowed a check which another counter denied."""
+    done_at = row.answered_at + _REFUND_S
+    return dataclasses.replace(row, refund_done_at=done_at, in_denied_group=True)

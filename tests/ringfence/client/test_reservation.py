@@ -40,6 +40,27 @@ async def test_the_real_cost_is_spent_or_the_reserved_units_if_none_was_set(actu
         assert await left(limiter, **USER) == expected
 
 
+@pytest.mark.parametrize(
+    ("actual", "refunded", "is_allowed"), [(10, 20, True), (90, None, True), (250, None, False)]
+)
+async def test_the_settlement_is_the_decision_of_the_charge_or_refund(actual, refunded, is_allowed):
+    async with limiter_of(HUNDRED) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            assert reservation.settlement is None
+            reservation.cost = actual
+
+        assert reservation.settlement.refunded == refunded
+        assert reservation.settlement.allowed == is_allowed
+
+
+async def test_without_a_difference_there_is_no_settlement():
+    async with limiter_of(HUNDRED) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            reservation.cost = 30
+
+        assert reservation.settlement is None
+
+
 async def test_a_cost_above_the_limit_is_a_debt():
     async with limiter_of(described("user", rate_limit=_bucket_of(100))) as limiter:
         async with limiter.reserve("d", USER, cost=30) as reservation:

@@ -37,10 +37,10 @@ REFUNDED = replace(KEPT[0], asked_at=2.0, answered_at=2.001, refund_done_at=2.5)
 IN_GROUP = replace(REFUNDED, in_denied_group=True)
 
 
-def violations(algorithm, refunded, used, network=None, resets=()):
+def violations(algorithm, refunded, used, network=None, resets=(), more=()):
     [rule] = load_text(RULES % algorithm).rules.rules()
     ledger = Ledger()
-    for answer in KEPT:
+    for answer in [*KEPT, *more]:
         ledger.add("limited", answer)
     ledger.add_refunded("limited", refunded)
     scenario = Scenario("judged", "", nodes=3, network=network or Network())
@@ -57,6 +57,28 @@ def test_a_refund_from_a_log_with_an_age_may_be_50_ms_late(done_at, used):
         units for units in range(5) if not violations("sliding_window_log", refunded, units)
     }
     assert possible == used
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_reservation_is_judged_by_its_estimate_and_leaves_its_real_cost(algorithm):
+    """Two of five units are used, so three fit. Two of these are refunded."""
+    kept = replace(REFUNDED, cost=1, estimate=3, refund_done_at=float("inf"), remaining=0)
+    refunded = replace(REFUNDED, cost=2, asked_at=3.5, answered_at=3.501, refund_age=0.5)
+    refunded = replace(refunded, refund_done_at=4.01)
+    kept = replace(kept, asked_at=3.5, answered_at=3.501)
+
+    def found(used, **changes):
+        return violations(algorithm, refunded, used, more=[replace(kept, **changes)])
+
+    assert [found(used) for used in (2, 3, 4)] == [["lost_hits"], [], ["invented_hits"]]
+    assert found(3, remaining=2) == ["remaining"]
+    too_large = violations(
+        algorithm,
+        replace(refunded, cost=3),
+        3,
+        more=[replace(kept, estimate=4, remaining=None)],
+    )
+    assert too_large == ["over_admission"]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -46,6 +46,14 @@ def test_some_refunds_state_the_time_since_their_check() -> None:
     assert not any(load.aged_refunds for load in loads() if not load.refunds)
 
 
+def test_a_quarter_of_the_loads_has_reservations_but_no_batches() -> None:
+    reserving = [load for load in loads() if load.reservations]
+
+    assert 0.15 < len(reserving) / len(loads()) < 0.35
+    assert {load.settle_after_s > 0 for load in reserving} == {False, True}
+    assert {load.batch for load in reserving} == {1}
+
+
 def test_some_requests_contain_their_own_limit() -> None:
     carrying = [load for load in loads() if load.limit]
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from ringfence.wire import Source
 from simulations.judging.ledger import Answered, Ledger
 from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
 from simulations.world import run as run_module
@@ -84,6 +85,23 @@ def test_costs_are_drawn_for_each_check(ledgers: list[Ledger]) -> None:
     rows = answers(ledgers, Load(rule="day", per_second=20, keys=5, costs=(1, 3)))
 
     assert {row.cost for row in rows} == {1, 3}
+
+
+def test_the_rows_of_reservations_add_up_to_their_real_costs(ledgers: list[Ledger]) -> None:
+    load = Load(rule="day", per_second=20, keys=20, reservations=1.0, settle_after_s=0.5)
+    rows = answers(ledgers, load)
+
+    estimates = [row for row in rows if row.estimate]
+    settled = [row for row in rows if row.is_charge]
+    refunded = [
+        row for key in ledgers[0].keys("day") for row in ledgers[0].column("day", key).refunded
+    ]
+    assert {(row.estimate, row.cost) for row in estimates} == {(1, 0), (3, 1), (2, 2), (1, 1)}
+    assert {row.cost for row in settled} == {0, 1, 4}
+    assert {row.cost for row in refunded} == {1, 2}
+    assert all(0 < row.refund_age < row.refund_done_at for row in refunded)
+    assert {row.source for row in settled} == {Source.OWNER}
+    assert all(row.cost == row.asked_cost for row in rows if not row.allowed)
 
 
 def test_slots_are_free_at_the_final_reading(ledgers: list[Ledger]) -> None:
