@@ -5,6 +5,7 @@ from simulations.mutants.value import Edit, Mutant
 __all__ = ["ANSWERS"]
 
 _RESERVE = "ringfence.client.reservation:reserve"
+_SETTLE = "ringfence.integrations._core.policy:Policy.settle"
 
 ANSWERS = (
     Mutant(
@@ -108,6 +109,18 @@ ANSWERS = (
         "the end of a reservation does not refund what its real cost is below its estimate",
         (Edit(_RESERVE, "target, decision, -more, age", "target, decision, 0, age"),),
         ("reservations",),
+    ),
+    Mutant(
+        "response-refunds-newest",
+        "a middleware refunds the newest units instead of the older ones of its request",
+        (Edit(_SETTLE, "age = self._clock() - spent.asked_at", "age = 0.0"),),
+        ("costs-after",),
+    ),
+    Mutant(
+        "response-charges-whole-cost",
+        "a middleware charges the whole cost of a response in addition to its estimate",
+        (Edit(_SETTLE, "yield Charge(ask, actual - held)", "yield Charge(ask, actual)"),),
+        ("costs-after",),
     ),
     Mutant(
         "standby-never-asked",

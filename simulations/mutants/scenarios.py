@@ -100,6 +100,24 @@ _ALL: tuple[Testbed, ...] = (
         ),
     ),
     build_testbed(
+        "costs-after",
+        "two nodes, half of all requests pass a middleware, which settles their real cost later",
+        nodes=2,
+        seconds=6,
+        calm=3,
+        loads=tuple(
+            Load(
+                rule=rule,
+                per_second=20,
+                keys=4,
+                reservations=0.5,
+                settle_after_s=3.0,
+                cost_after=True,
+            )
+            for rule in ("day", "log", "fixed")
+        ),
+    ),
+    build_testbed(
         "charges",
         "two nodes, every fifth request a charge, also beyond the limit",
         nodes=2,

@@ -127,6 +127,7 @@ def with_reservations(loads: Sequence[Load], random: Random) -> tuple[Load, ...]
                 load,
                 reservations=random.choice((0.1, 0.4)),
                 settle_after_s=random.choice((0.0, 0.5, 3.0)),
+                cost_after=random.choice((False, True)) and not load.limit,
             )
             if load.batch == 1 and random.random() < _RESERVED
             else load

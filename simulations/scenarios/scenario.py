@@ -98,6 +98,8 @@ class Load(Struct, frozen=True):
     `RESERVED`."""
     settle_after_s: float = 0.0
     """Longest time from the decision on a reservation to its end; drawn uniformly."""
+    cost_after: bool = False
+    """Whether a middleware with `cost_after` makes the reservations; not for `limit`."""
     args: Args = field(default_factory=dict)
 
     @property

@@ -131,6 +131,7 @@ def _simpler_world(scenario: Scenario) -> Pass:
         lambda s: replace(s, loads=tuple(replace(load, charges=0.0) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, reservations=0.0) for load in s.loads)),
         lambda s: replace(s, loads=tuple(replace(load, settle_after_s=0.0) for load in s.loads)),
+        lambda s: replace(s, loads=tuple(replace(load, cost_after=False) for load in s.loads)),
     )
     for change in changes:
         candidate = change(scenario)

@@ -4,7 +4,8 @@ Each load of the scenario runs twice: together with the faults, and after the ca
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import zip_longest
 from math import inf
 from random import Random
@@ -14,6 +15,13 @@ from msgspec.structs import replace
 from ringfence import runtime
 from ringfence.client.decision import Decision, Status
 from ringfence.client.limiter import Limiter
+from ringfence.client.reservation import Reservation
+from ringfence.integrations._core.asgi_request import AsgiRequest
+from ringfence.integrations._core.effects import Effect, Pause
+from ringfence.integrations._core.policy import Policy, settle
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.runner import OutageTracker, performer, run_steps
+from ringfence.integrations._core.settings import Response, Settings
 from ringfence.wire import BY_POLICY, Source
 from simulations.judging.ledger import Answered, Ledger
 from simulations.judging.pairs import Usage, features_of_rule
@@ -212,7 +220,10 @@ class LoadRunner:
         asked_at = self._hosts.now
         self._use(load, arrival, "reservation", "cost" if cost > 1 else "")
         number = ledger.ask(load.rule, key, asked_at)
-        if load.limit and not load.overrides:
+        block: AbstractAsyncContextManager[Reservation]
+        if load.cost_after:
+            block = _served_by_middleware(limiter, lambda: self._hosts.now, load, key, cost)
+        elif load.limit and not load.overrides:
             block = limiter.reserve_limit(load.limit, key, cost=cost)
         else:
             block = limiter.reserve(DOMAIN, descriptors_of(load, key), cost)
@@ -398,6 +409,38 @@ class LoadRunner:
     def _note(self, load: Load, arrival: Arrival, what: str, decision: Decision) -> None:
         what = f"{load.rule}={arrival.key} {arrival.cost} {what} {decision.source.name}"
         self._hosts.note(f"client-{arrival.client}", what)
+
+
+@asynccontextmanager
+async def _served_by_middleware(
+    limiter: Limiter, clock: Callable[[], float], load: Load, key: str, cost: int
+) -> AsyncIterator[Reservation]:
+    """Serve a request in the block, behind a middleware whose `cost_after` returns the cost of the
+    reservation."""
+    settings = Settings(
+        domain=DOMAIN,
+        keys=[{name: lambda _: key} for name in load.names],
+        cost=cost,
+        cost_after=lambda request, response: reservation.cost,
+    )
+    policy, outages, call = Policy(settings, clock=clock), OutageTracker(clock), performer(limiter)
+    decisions: list[Decision] = []
+
+    async def perform(effect: Effect) -> Decision | None:
+        if isinstance(effect, Pause):  # The block waits long enough.
+            return None
+        decision = await call(effect)
+        assert decision is not None
+        decisions.append(decision)
+        return decision
+
+    request = AsgiRequest({"type": "http", "method": "GET", "path": "/", "headers": []})
+    state = RequestState(request)
+    await run_steps(policy.admit(state, policy), perform, outages)
+    reservation = Reservation(decisions.pop(), cost)
+    yield reservation
+    await run_steps(settle(state, Response(200, {}), policy), perform, outages)
+    reservation.settlement = decisions.pop() if decisions else None
 
 
 def _is_held(row: Answered) -> bool:

@@ -218,6 +218,9 @@ def _check_load(scenario: Scenario, rules: RuleSet, load: Load, place: Place) ->
         where = *place, "also"
         what = f"{_named(where)} must be empty with an ad-hoc limit, got {load.also!r}"
         raise InvalidScenario(where, what, "remove it, or set overrides")
+    if load.cost_after and load.limit:
+        where = *place, "cost_after"
+        raise InvalidScenario(where, f"{_named(where)} must be false with limit, got true")
     clients = scenario.datacenters * CLIENTS_PER_DATACENTER
     with _placed(place):
         load_arrivals(load, scenario.seconds, clients, stream(0, "validation"))

@@ -52,6 +52,8 @@ def test_a_quarter_of_the_loads_has_reservations_but_no_batches() -> None:
     assert 0.15 < len(reserving) / len(loads()) < 0.35
     assert {load.settle_after_s > 0 for load in reserving} == {False, True}
     assert {load.batch for load in reserving} == {1}
+    assert {load.cost_after for load in reserving} == {False, True}
+    assert not any(load.cost_after and load.limit for load in reserving)
 
 
 def test_some_requests_contain_their_own_limit() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from ringfence.wire import Source
 from simulations.judging.ledger import Answered, Ledger
@@ -87,9 +88,12 @@ def test_costs_are_drawn_for_each_check(ledgers: list[Ledger]) -> None:
     assert {row.cost for row in rows} == {1, 3}
 
 
-def test_the_rows_of_reservations_add_up_to_their_real_costs(ledgers: list[Ledger]) -> None:
+@pytest.mark.parametrize("cost_after", [False, True])
+def test_the_rows_of_reservations_add_up_to_their_real_costs(
+    ledgers: list[Ledger], cost_after: bool
+) -> None:
     load = Load(rule="day", per_second=20, keys=20, reservations=1.0, settle_after_s=0.5)
-    rows = answers(ledgers, load)
+    rows = answers(ledgers, replace(load, cost_after=cost_after))
 
     estimates = [row for row in rows if row.estimate]
     settled = [row for row in rows if row.is_charge]

@@ -75,6 +75,12 @@ def test_a_case_file_without_a_description_is_valid() -> None:
         ("keys: 10", "shape: log, args: {file: none}", 19, "no such file; give the path"),
         ("keys: 10", "shape: attack, batch: 2", 19, "loads.0.batch must be 1 with shape attack"),
         ("keys: 10", "limit: 5/minute, batch: 2", 19, "loads.0.batch must be 1 with limit"),
+        (
+            "keys: 10",
+            "limit: 5/minute, cost_after: true",
+            19,
+            "cost_after must be false with limit",
+        ),
         ("keys: 10", "limit: 5/minute, also: client", 19, "also must be empty with an ad-hoc"),
         ("keys: 10", "limit: 5/moon", 19, "unknown unit; did you mean 'month'"),
         ("keys: 10", "rule: nope", 19, "other than concurrency in the rules of domain sim"),
