@@ -101,7 +101,7 @@ ANSWERS = (
     Mutant(
         "cost-above-estimate-free",
         "the end of a reservation does not charge the cost above its estimate",
-        (Edit(_RESERVE, "[target], [more], timeout", "[target], [0], timeout"),),
+        (Edit(_RESERVE, "Op.CHARGE, [part], [more], timeout", "Op.CHARGE, [part], [0], timeout"),),
         ("reservations",),
     ),
     Mutant(
@@ -109,6 +109,18 @@ ANSWERS = (
         "the end of a reservation does not refund what its real cost is below its estimate",
         (Edit(_RESERVE, "target, decision, -more, age", "target, decision, 0, age"),),
         ("reservations",),
+    ),
+    Mutant(
+        "uncounted-estimate-trusted",
+        "the end of a reservation takes the estimate as spent also where no node has counted it",
+        (
+            Edit(
+                _RESERVE,
+                "real - (reservation.reserved if is_counted else 0)",
+                "real - reservation.reserved",
+            ),
+        ),
+        ("reservations-cut",),
     ),
     Mutant(
         "response-refunds-newest",
@@ -119,7 +131,13 @@ ANSWERS = (
     Mutant(
         "response-charges-whole-cost",
         "a middleware charges the whole cost of a response in addition to its estimate",
-        (Edit(_SETTLE, "yield Charge(ask, actual - held)", "yield Charge(ask, actual)"),),
+        (
+            Edit(
+                _SETTLE,
+                "yield Charge(counted, actual - spent.cost)",
+                "yield Charge(counted, actual)",
+            ),
+        ),
         ("costs-after",),
     ),
     Mutant(

@@ -100,6 +100,23 @@ _ALL: tuple[Testbed, ...] = (
         ),
     ),
     build_testbed(
+        "reservations-cut",
+        "two of three nodes are cut off, and reservations under two limits reach only one owner",
+        seconds=10,
+        calm=10,
+        loads=(
+            Load(
+                rule="day",
+                per_second=20,
+                keys=12,
+                also="kept",
+                reservations=1.0,
+                settle_after_s=2.5,
+            ),
+        ),
+        faults=(Fault(3, "cut", 6, {"node": "n2,n3"}),),
+    ),
+    build_testbed(
         "costs-after",
         "two nodes, half of all requests pass a middleware, which settles their real cost later",
         nodes=2,

@@ -13,11 +13,11 @@ from random import Random
 from msgspec.structs import replace
 
 from ringfence import runtime
-from ringfence.client.decision import Decision, Status
+from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.client.reservation import Reservation
 from ringfence.integrations._core.asgi_request import AsgiRequest
-from ringfence.integrations._core.effects import Effect, Pause
+from ringfence.integrations._core.effects import Charge, Check, Effect, Refund, RuleCheckSpec
 from ringfence.integrations._core.policy import Policy, settle
 from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.runner import OutageTracker, performer, run_steps
@@ -424,23 +424,33 @@ async def _served_by_middleware(
         cost_after=lambda request, response: reservation.cost,
     )
     policy, outages, call = Policy(settings, clock=clock), OutageTracker(clock), performer(limiter)
-    decisions: list[Decision] = []
+    statuses: dict[str, Status] = {}
+    """Last answers by name of the counter."""
 
     async def perform(effect: Effect) -> Decision | None:
-        if isinstance(effect, Pause):  # The block waits long enough.
-            return None
+        if not isinstance(effect, Check | Charge | Refund):
+            return None  # The block waits long enough.
         decision = await call(effect)
         assert decision is not None
-        decisions.append(decision)
+        assert isinstance(effect.ask, RuleCheckSpec)
+        asked = effect.ask.descriptors
+        for entries, status in zip(
+            [asked] if isinstance(asked, dict) else asked, decision.statuses, strict=True
+        ):
+            if status.rule is not None:
+                statuses.update(dict.fromkeys(entries, status))
         return decision
 
     request = AsgiRequest({"type": "http", "method": "GET", "path": "/", "headers": []})
     state = RequestState(request)
     await run_steps(policy.admit(state, policy), perform, outages)
-    reservation = Reservation(decisions.pop(), cost)
+    [decision] = state.decisions
+    reservation = Reservation(decision, cost)
     yield reservation
+    statuses.clear()
     await run_steps(settle(state, Response(200, {}), policy), perform, outages)
-    reservation.settlement = decisions.pop() if decisions else None
+    if statuses:
+        reservation.settlement = decide([statuses.get(name, NO_RULE) for name in load.names])
 
 
 def _is_held(row: Answered) -> bool:

@@ -23,7 +23,7 @@ from ringfence.client.requests.check_ops import decisions_of
 from ringfence.client.requests.descriptors import Descriptors, described
 from ringfence.client.requests.refusal_log import RefusalLog
 from ringfence.client.requests.request_rows import RequestRows, charged, has_slots, spent_matches
-from ringfence.client.requests.targets import DescriptorTarget, Target
+from ringfence.client.requests.targets import Counters, DescriptorTarget, Target
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
@@ -66,7 +66,7 @@ class Dispatcher:
     async def ask(
         self,
         op: Op,
-        targets: "Sequence[Target | _Charged]",
+        targets: Sequence[Counters],
         costs: list[int],
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
         ticket: int = 0,
@@ -204,7 +204,7 @@ class Dispatcher:
     async def _retry_unknown(
         self,
         op: Op,
-        targets: "Sequence[Target | _Charged]",
+        targets: Sequence[Counters],
         costs: Sequence[int],
         timeout: float | None,  # noqa: ASYNC109
         decisions: list[Decision],

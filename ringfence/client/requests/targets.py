@@ -1,7 +1,7 @@
 """Targets of a request: descriptors that match rules, or one counter of an ad-hoc limit."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -10,9 +10,16 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 
-__all__ = ["AdhocLimits", "AdhocTarget", "DescriptorTarget", "Target"]
+__all__ = ["AdhocLimits", "AdhocTarget", "Counters", "DescriptorTarget", "Target"]
 
 _MAX_ADHOC_RULES = 1024
+
+
+class Counters(Protocol):
+    """Counters of a request: those of a target, or some of them."""
+
+    def match(self, rules: RuleSet) -> Sequence[Match | None]:
+        """Return the counter of each descriptor by the given rules."""
 
 
 class DescriptorTarget(Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.decision import Decision, Status
+from ringfence.client.decision import Status
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.errors import ConfigError
@@ -188,22 +188,27 @@ class Policy:
         charge more."""
         if spent.decision.slots is not None:
             yield Release(spent.decision)
-        ask = _without_slots(spent.ask, spent.decision)
-        if ask is None:
+        # No node confirmed the counters that the failure policy allowed, so they hold nothing.
+        counted = _part_of(spent, is_counted=True)
+        uncounted = _part_of(spent, is_counted=False)
+        if counted is None and uncounted is None:
             return None  # A refund would free a slot of another request.
-        # No node confirmed a decision of the failure policy, so nothing is held.
-        held = actual = 0 if spent.decision.source in BY_POLICY else spent.cost
         deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
+        actual: int | None = None
         if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
             actual = 0
         elif cost_after is not None:
             reported = cost_after(request, response)
-            actual = held if reported is None else checked_cost(reported)
-        if actual < held:
+            actual = None if reported is None else checked_cost(reported)
+        if actual is None:
+            return None
+        if counted is not None and actual < spent.cost:
             age = self._clock() - spent.asked_at
-            yield Refund(spent.ask, held - actual, age, spent.decision)
-        elif actual > held:
-            yield Charge(ask, actual - held)
+            yield Refund(spent.ask, spent.cost - actual, age, spent.decision)
+        elif counted is not None and actual > spent.cost:
+            yield Charge(counted, actual - spent.cost)
+        if uncounted is not None and actual > 0:
+            yield Charge(uncounted, actual)
         return None
 
     def _refund_all(self, made: list[Spent]) -> Steps:
@@ -301,12 +306,18 @@ def owners_of(state: RequestState) -> list[object]:
     return list(dict.fromkeys([spent.owner for spent in state.spent]))
 
 
-def _without_slots(ask: CheckSpec, decision: Decision) -> CheckSpec | None:
-    """Return the checked limits except concurrency limits; None if there are no others."""
-    kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
-    if len(kept) == len(decision.statuses):
-        return ask
-    if not kept or isinstance(ask, LimitCheckSpec) or isinstance(ask.descriptors, dict):
+def _part_of(spent: Spent, *, is_counted: bool) -> CheckSpec | None:
+    """Return the checked limits that counted a request, or those that did not, except concurrency
+    limits; None if there are no such limits."""
+    ask, statuses = spent.ask, spent.decision.statuses
+    kept = [
+        place
+        for place, status in enumerate(statuses)
+        if (status.source not in BY_POLICY) is is_counted and not _has_slots(status)
+    ]
+    if not kept or len(kept) == len(statuses):
+        return ask if kept else None
+    if isinstance(ask, LimitCheckSpec) or isinstance(ask.descriptors, dict):
         return None
     return replace(ask, descriptors=[ask.descriptors[place] for place in kept])
 

@@ -157,6 +157,33 @@ async def test_units_that_were_counted_in_an_outage_are_not_refunded_by_a_node(a
         assert await left(limiter, **USER) == 100
 
 
+@pytest.mark.parametrize(("actual", "expected"), [(10, 10), (50, 50), (30, 30), (None, None)])
+async def test_a_limit_that_no_node_has_counted_is_charged_the_real_cost(
+    autojump_clock, actual, expected
+):
+    async with fake_cluster() as fake:
+        fake.change_rules(rules_of(HUNDRED, described("key", 100)))
+        limiter = Limiter(await fake.joined())
+        for node in fake.nodes.values():
+            node.mute = () if node.name == "c" else (Request,)
+
+        both = [USER, {"key": "k1"}]  # Node c is neither owner nor standby of `key`.
+        async with limiter.reserve("d", both, cost=30) as reservation:
+            sources = [status.source for status in reservation.decision.statuses]
+            assert sources == [Source.OWNER, Source.SHED]
+            assert reservation.reserved == 30
+            for node in fake.nodes.values():
+                node.mute = ()
+            if actual is not None:
+                reservation.cost = actual
+
+        spent = [100 - await left(limiter, **USER), 100 - await left(limiter, key="k1")]
+        assert spent == [30 if expected is None else expected, expected or 0]
+        if actual is not None:
+            settled = [status.source for status in reservation.settlement.statuses]
+            assert settled[1] is Source.OWNER
+
+
 async def test_every_limit_of_the_request_gets_the_difference():
     async with limiter_of(HUNDRED, described("key", 50)) as limiter:
         both = [USER, {"key": "k"}]

@@ -124,6 +124,29 @@ async def test_a_first_limit_that_no_node_decided_gets_no_refund_when_a_second_o
     assert now.remaining == 50
 
 
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [(10, [("Refund", 20), ("Charge", 10)]), (50, [("Charge", 20), ("Charge", 50)]),
+     (30, [("Charge", 30)]), (0, [("Refund", 30)]), (None, [])],
+)  # fmt: skip
+def test_a_limit_that_no_node_has_counted_is_charged_the_final_cost(
+    reported: int | None, expected: list[tuple[str, int]]
+) -> None:
+    keys: list[Any] = [{"path": lambda _: "/"}, {"user": lambda _: "ada"}]
+    settings = Settings(domain="d", keys=keys, cost=30, cost_after=lambda *_: reported)
+    state, owner = state_of_a_request(), object()
+    steps = Policy(settings, "app", clock=Clock()).admit(state, owner)
+    next(steps)
+    with ringfence.blocking.local(RULES) as limiter, pytest.raises(StopIteration):
+        steps.send(decide([limiter.check(*COUNTER, cost=30).statuses[0], UNDECIDED]))
+
+    effects: list[Any] = [*settle(state, Response(200, {}), owner)]
+
+    assert [(type(each).__name__, each.cost) for each in effects] == expected
+    charged = [each.ask.descriptors for each in effects if isinstance(each, Charge)]
+    assert charged[-1:] == ([[{"user": "ada"}]] if reported else [])
+
+
 def test_a_request_pays_once_for_equal_limits() -> None:
     settings = Settings(limit=["5/minute", "5 per minute", "9/minute"], keys="path")
     steps = Policy(settings, "app", clock=Clock()).admit(state_of_a_request(), None)
