@@ -148,8 +148,8 @@ class Replication:
     def send_changes(self) -> Iterator[None]:
         """Send the counters that have changed since the last round, a part of them at each
         step."""
-        if len(self._ring.members) < 2:
-            self._drop(len(self._changed.keys))  # There is no standby.
+        if not self._has_standbys:
+            self._drop(len(self._changed.keys))
             return
         excess = len(self._changed.keys) - self._max_keys
         self._counters.add("keys_not_copied", self._drop(excess))
@@ -160,7 +160,7 @@ class Replication:
         in_flight = self._in_flight.items()
         busy = {standby for standby, frames in in_flight if len(frames) >= _FRAMES_OF_OTHER_ROUNDS}
         left = len(self._changed.keys)
-        while left > 0 and len(self._ring.members) > 1:  # Members may leave between two steps.
+        while left > 0 and self._has_standbys:  # Members may leave between two steps.
             most = min(left, self._keys_per_step)
             if self._has_special_shards:
                 most = min(most, _ROUTED_KEYS_PER_STEP)
@@ -222,7 +222,8 @@ class Replication:
         """Send changed keys to their standbys, except to busy ones, which get them later."""
         by_standby: dict[NodeId, list[bytes]] = {}
         waiting: dict[NodeId, list[bytes]] = {}
-        groups = group_by(keys, self._ring.standby_by_shard, self._ownership.held)
+        standbys = self._ring.standby_by_shard
+        groups = group_by(keys, standbys, self._ownership.held) if standbys else {}
         for standby in sorted(groups):
             if self._has_special_shards or standby == self._me:
                 for key in groups[standby]:
@@ -243,6 +244,12 @@ class Replication:
                 self._hold_back(standby, of_standby, since)
             else:
                 self._send(standby, link, of_standby, now, since)
+
+    @property
+    def _has_standbys(self) -> bool:
+        """Whether any shard has a standby. While this node leaves a ring of two members, the other
+        one is only a present standby."""
+        return bool(self._ring.standby_by_shard or self._second)
 
     @property
     def _has_special_shards(self) -> bool:
@@ -356,7 +363,7 @@ class Replication:
         held = list(compress(_ALL, self._ownership.held))  # In a large cluster, few shards.
         for old, new in ring_changes:
             before, after = standbys_of(old), standbys_of(new)
-            changed.update([shard for shard in held if before[shard] != after[shard]])
+            changed.update([s for s in held if after[s] not in (before[s], None)])
         if restarted_members:
             now = standbys_of(self._ring)
             changed.update([shard for shard in held if now[shard] in restarted_members])

@@ -222,6 +222,24 @@ def test_a_round_during_which_all_other_members_leave_sends_nothing_more() -> No
     assert replication.backlog == 0
 
 
+def test_a_node_that_leaves_a_ring_of_two_still_replicates() -> None:
+    """If the transfer did not end in time, all hits since the start of the leave were lost."""
+    owner, keys, replication, standby = with_changes(9)
+    list(replication.send_changes())
+    while standby.frames:
+        standby.answer(Done(1))
+    assert replication.shards_with_new_standby()
+
+    replication.on_ring_change(ring(A, B), ring(B), ring(A, B))
+    key = next(key for key in keys if ring(A, B).owner(shard_of(key)) == A)
+    owner.spend(key)
+    list(replication.send_changes())
+
+    assert standby.answer(Done(1)) == [key]
+    assert not standby.frames
+    assert not replication.shards_with_new_standby(), "the other member has all replicas"
+
+
 def test_four_frames_without_acknowledgement_hold_back_the_next_round() -> None:
     owner = Peer(A)
     owner.ownership.start([SHARD])
