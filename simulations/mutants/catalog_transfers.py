@@ -105,8 +105,8 @@ MOVES = (
             ),
             Edit(
                 "node.shards.replication:Replication._send_step",
-                "groups = group_by(keys, self._ring.standby_by_shard, self._ownership.held)",
-                "groups = group_by(keys, self._ring.owner_by_shard, self._ownership.held)",
+                "standbys = self._ring.standby_by_shard",
+                "standbys = self._ring.owner_by_shard",
             ),
         ),
         ("crash", "crash-for-good"),
