@@ -129,8 +129,7 @@ class ShardStates:
         if arrival.copies and arrival.group is None and arrival.has_own_charges:
             self._checks.on_charges_returned(shard)  # A replica, or an own transfer.
         if transition.state is not State.FRESH:
-            if not _has_regained(arrival):
-                self.regained.pop(shard, None)
+            self.regained.pop(shard, None)
             self.unasked.drop([shard])
         elif cover is not None:
             self.unasked.add_covered(shard, cover.owner)
@@ -344,7 +343,7 @@ class ShardStates:
                 if shard in self.ended and arrival.group is not None:  # A replica is below the log.
                     self._keep_units(self.ended[shard], shard, arrival)
             case Action.CHARGE_SENDERS_LOG:
-                regained = {} if _has_regained(arrival) else self.regained.get(shard, {})
+                regained = self.regained.get(shard, {})
                 has_base = self._has_base(shard, arrival)
                 for _, counts in copies:
                     logs = without_units(counts.keys, arrival.logs, regained)
@@ -450,9 +449,3 @@ class ShardStates:
             mark=cover.mark if cover is not None else 0,
             marks=cover.marks if cover is not None else set(),
         )
-
-
-def _has_regained(arrival: Arrival) -> bool:
-    """Return whether counters that arrive may have units regained from other data centers. Then
-    other members may still send the same units."""
-    return UNKNOWN[0] in arrival.origins

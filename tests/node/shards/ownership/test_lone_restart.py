@@ -53,21 +53,6 @@ def test_recovered_counts_are_not_added_to_those_of_a_standby(*, is_emptied: boo
     assert after.used == 8
 
 
-def test_recovered_counts_of_two_members_are_not_added_to_those_of_a_third() -> None:
-    one, two, third = Host("c"), Host("b"), Host("a")
-    for host, own in ((third, 7), (one, 1), (two, 2)):
-        host.start()
-        host.spend(own)
-    for host in (one, two):  # Units of the third member, sent to other data centers.
-        host.ownership.restore_lost({KEY: [0, 7]}, NOW)
-
-    one.pull(two)
-    assert one.used == 10
-    third.pull(one)
-
-    assert third.used == 10
-
-
 def restarted_alone() -> tuple[Host, Host, Ring]:
     """Return a node that restarted alone, its standby, and the ring of both.
 
