@@ -23,8 +23,6 @@ class LostCounts:
         """The same in ascending order, until they change."""
         self._recovered: dict[bytes, dict[int, int]] = {}
         """Recovered units by key and window number."""
-        self._arrived: dict[bytes, int] = {}
-        """Keys whose counters another member of this data center has sent, with their shards."""
 
     def start(self, shards: Sequence[int]) -> None:
         """Start to recover the counts of the given shards from all other data centers."""
@@ -59,11 +57,6 @@ class LostCounts:
             if shard in self._recovering:
                 self._recovering[shard] = True
 
-    def on_arrived(self, key: bytes, shard: int) -> None:
-        """Record that another member of this data center has sent its counter of a key."""
-        if self._recovering.get(shard) is False and key not in self._recovered:
-            self._arrived[key] = shard
-
     def unanswered(self, shards: Iterable[int]) -> list[int]:
         """Return the shards whose counts no data center has sent; the next owner must request
         them."""
@@ -78,26 +71,20 @@ class LostCounts:
         `own` holds the current counts of this data center. A larger remote count was received
         before the loss and contains none of them, so it is added. Several data centers remember
         parts of the same count, so only the largest one is used. A smaller or equal count may
-        already be included and adds nothing: an undercount is preferred to counting twice. So only
-        the difference is added when another member has sent its counter of the key.
+        already be included and adds nothing: an undercount is preferred to counting twice.
         """
         mine = dict(zip(own[::2], own[1::2], strict=True))
         recovered = self._recovered.get(key, {})
         rows: list[tuple[int, int]] = []
         for number, count in sorted(zip(remote[::2], remote[1::2], strict=True)):
-            has = mine.get(number, 0)
-            before = max(has if key in self._arrived else 0, recovered.get(number, 0))
-            if count > has and count > before:
+            before = recovered.get(number, 0)
+            if count > mine.get(number, 0) and count > before:
                 rows.append((number, count - before))
                 self._recovered.setdefault(key, {})[number] = count
         return rows
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Remove recovered counts of expired windows, and keys of shards that were recovered;
-        `is_over` takes key and window number."""
+        """Remove recovered counts of expired windows; `is_over` takes key and window number."""
         for key, recovered in list(self._recovered.items()):
             if is_over(key, max(recovered)):
                 del self._recovered[key]
-        for key, shard in list(self._arrived.items()):
-            if self._recovering.get(shard) is not False:
-                del self._arrived[key]

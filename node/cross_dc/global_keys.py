@@ -92,7 +92,6 @@ class GlobalKeys:
         shared = [key for key in keys if key[:8] in self._rules]
         for key in shared:
             self._mark_changed(key, now)
-            self.lost.on_arrived(key, shard_of(key))
         for name in self.others:
             for key, cells in zip(
                 shared, self._engine.remote_counts(name, shared, self._clock()), strict=True

@@ -11,6 +11,8 @@ from ringfence.wire import ShardGroup
 
 __all__ = ["arrival_of", "event_of"]
 
+_BY_OWNER = (Event.TRANSFER, Event.TRANSFER_OF_BASE, Event.BRANCH, Event.UNRELATED)
+
 
 def event_of(
     states: ShardStates,
@@ -56,7 +58,7 @@ def event_of(
         has_log=log is not None and log.is_ended,
     )
     is_fresh = not counts.keys and states[shard] is State.FRESH
-    if is_fresh and event in (Event.TRANSFER, Event.UNRELATED):
+    if is_fresh and event in _BY_OWNER:
         # The sender may have started without counters, too. So earlier ones may still arrive.
         return Event.TRANSFER_OF_NOTHING
     return event

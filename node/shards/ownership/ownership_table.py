@@ -135,8 +135,8 @@ EVENT_MEANINGS = {
         "As `TRANSFER`. This node became the owner a moment ago, and still has its log."
     ),
     Event.TRANSFER_OF_NOTHING: (
-        "As `TRANSFER` or `UNRELATED`, but the sender has no counters of the shard, and this node "
-        "started without counters."
+        "As `TRANSFER`, but the sender has no counters of the shard, and this node started without "
+        "counters."
     ),
     Event.BRANCH: "Counters arrive of which this node lacks only the sender's log.",
     Event.UNRELATED: "Counters arrive that have no unit in common with those of this node.",

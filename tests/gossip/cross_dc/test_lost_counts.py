@@ -56,31 +56,6 @@ def test_units_admitted_since_the_loss_are_added_to_the_reported_count() -> None
     assert recall.missing(b"87654321k", [4, 1, 5, 30], [5, 20, 4, 10]) == [(4, 10)]
 
 
-def test_counts_that_another_member_has_sent_are_not_added_again() -> None:
-    recall = LostCounts()
-    recall.start([3])
-    recall.on_arrived(KEY, 3)
-
-    assert recall.missing(KEY, [4, 5], [4, 7]) == [(4, 2)]
-    assert recall.missing(KEY, [4, 8], [4, 9]) == [(4, 1)]
-
-
-def test_keys_that_were_recovered_or_that_arrive_later_do_not_count_as_sent() -> None:
-    recall = LostCounts()
-    recall.start([3])
-    recall.to_request("us")
-    assert recall.missing(KEY, [], [4, 7]) == [(4, 7)]
-    recall.on_arrived(KEY, 3)  # The recovered units are announced like those of another member.
-    recall.on_arrived(b"87654321k", 3)
-    recall.on_answer("us", [3])
-    recall.forget(lambda key, number: False)
-    recall.on_arrived(b"87654321m", 3)
-
-    assert recall.missing(KEY, [4, 8], [4, 9]) == [(4, 2)]
-    assert recall.missing(b"87654321k", [4, 1], [4, 9]) == [(4, 9)]
-    assert recall.missing(b"87654321m", [4, 1], [4, 9]) == [(4, 9)]
-
-
 def test_a_single_lost_unit_is_added() -> None:
     assert LostCounts().missing(KEY, [], [4, 1]) == [(4, 1)]
 

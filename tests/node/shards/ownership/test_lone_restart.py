@@ -32,21 +32,31 @@ def test_an_owner_that_restarted_alone_recovers_counts_from_its_standby() -> Non
     assert after.used == 6
 
 
-@pytest.mark.parametrize("is_emptied", [False, True])
-def test_recovered_counts_are_not_added_to_those_of_a_standby(*, is_emptied: bool) -> None:
+@pytest.mark.parametrize("when", ["never", "before the recovery", "after the recovery"])
+@pytest.mark.parametrize("logs", [(), ("b",), ("c",), ("b", "c")])
+def test_recovered_counts_are_not_added_to_those_of_a_standby(
+    when: str, logs: tuple[str, ...]
+) -> None:
     """Another member that restarted alone may send the shard first, without counters."""
+    shard = shard_of(KEY)
     before, after, standby, other = Host("c"), Host("c"), Host("a"), Host("b")
     before.start(3)
     copy = before.ownership.snapshot([KEY], NOW).unpack()
-    standby.ownership.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    standby.ownership.take_over(shard, before.name, [(NOW, copy)], NOW)
     standby.spend(4)
     standby.ownership.on_member_change(member("c"), member("c", generation=2))
-    after.start()
-    other.start()
-    if is_emptied:
+    for host in (after, other):
+        if host.name in logs:
+            host.cover("d")
+            host.ownership.owner_has_nothing(shard, NOW)
+        else:
+            host.start()
+    if when == "before the recovery":
         after.pull(other)
     after.spend(1)
     after.ownership.restore_lost({KEY: [0, 7]}, NOW)
+    if when == "after the recovery":
+        after.pull(other)
 
     after.pull(standby)
 
