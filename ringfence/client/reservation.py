@@ -1,20 +1,20 @@
 """Reservations: units that a request spends in advance, because its real cost is known later."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
 from ringfence import runtime
 from ringfence.client.decider import Decider
-from ringfence.client.decision import Decision, decide
+from ringfence.client.decision import NO_RULE, Decision, decide, is_uncounted
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.client.requests.dispatcher import Dispatcher, require_chargeable
 from ringfence.client.requests.targets import Target
 from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.errors import RingfenceError
 from ringfence.rules import Match, RuleSet
-from ringfence.wire import BY_POLICY, Op
+from ringfence.wire import Op
 
 __all__ = ["Reservation", "reserve"]
 
@@ -33,11 +33,12 @@ class Reservation:
     """Units that were spent in advance; 0 when the request is denied or no node has counted it."""
     settlement: Decision | None
     """Decision of the charge or refund at the end of the block. None before that, without a
-    difference, or without an answer in time."""
+    difference, or if an owner did not answer in time."""
 
     def __init__(self, decision: Decision, cost: int) -> None:
         self.decision = decision
-        is_counted = any([status.source not in BY_POLICY for status in decision.statuses])
+        with_rule = [s for s in decision.statuses if s.rule is not None] or decision.statuses
+        is_counted = not all(map(is_uncounted, with_rule))
         self.reserved = cost if decision.allowed and is_counted else 0
         self._cost: int | None = None
         self.settlement = None
@@ -71,8 +72,7 @@ class _Part(Struct, frozen=True):
         """Return the counters by the given rules; see `Target.match`."""
         pairs = zip(self.target.match(rules), self.decision.statuses, strict=False)
         return [
-            match if (status.source not in BY_POLICY) is self.is_counted else None
-            for match, status in pairs
+            None if is_uncounted(status) is self.is_counted else match for match, status in pairs
         ]
 
 
@@ -86,7 +86,7 @@ async def reserve(
 ) -> AsyncIterator[Reservation]:
     """Spend `cost` before the block; after it, charge or refund the difference to the real cost.
 
-    A counter that no node has counted is charged the whole real cost.
+    A limit under which no node has counted the estimate is charged the whole real cost.
     """
     require_chargeable("reserve", [target.match(decider.rules)])
     asked_at = decider.time()
@@ -96,23 +96,42 @@ async def reserve(
     async def settle() -> None:
         if reservation._cost is None:
             return
-        real = reservation.cost
-        counted = [status.source not in BY_POLICY for status in decision.statuses]
+        counted = [not is_uncounted(status) for status in decision.statuses]
+        more = {each: reservation.cost - reservation.reserved * each for each in counted}
         answers: dict[bool, Decision] = {}
+
+        async def charge() -> None:
+            parts = [each for each in more if more[each] > 0]
+            targets = [_Part(target, decision, each) for each in parts]
+            costs = [more[each] for each in parts]
+            found = await dispatcher.ask(Op.CHARGE, targets, costs, timeout) if parts else []
+            answers.update(zip(parts, found, strict=True))
+
+        async def refund() -> None:
+            age = decider.time() - asked_at
+            answers[True] = await dispatcher.refund(target, decision, -more[True], age)
+
+        errors: list[RingfenceError] = []
+
+        async def attempt(step: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await step()
+            except RingfenceError as error:
+                errors.append(error)
+
         with runtime.move_on_after(UNDO_WITHIN, shield=True):
-            for is_counted in sorted({*counted}, reverse=True):
-                more = real - (reservation.reserved if is_counted else 0)
-                if more > 0:
-                    part = _Part(target, decision, is_counted)
-                    [answers[is_counted]] = await dispatcher.ask(Op.CHARGE, [part], [more], timeout)
-                elif more < 0:
-                    age = decider.time() - asked_at
-                    answers[is_counted] = await dispatcher.refund(target, decision, -more, age)
-        if len(answers) > 1:
-            statuses = [answers[each].statuses[at] for at, each in enumerate(counted)]
+            async with runtime.open_task_group() as tasks:  # A silent owner delays only its part.
+                if more.get(True, 0) < 0:
+                    tasks.start_soon(attempt, refund)
+                await attempt(charge)
+        if errors:
+            raise errors[0]
+        if answers and len(answers) == len([each for each in more.values() if each]):
+            statuses = [
+                answers[each].statuses[at] if each in answers else NO_RULE
+                for at, each in enumerate(counted)
+            ]
             reservation.settlement = decide(statuses)
-        else:
-            reservation.settlement = next(iter(answers.values()), None)
 
     try:
         yield reservation

@@ -264,8 +264,8 @@ class LoadRunner:
         """Record the charges and refunds after which each counter of a reservation has its real
         cost.
 
-        Without a settlement in time, no member has confirmed them. A refund is also a charge of
-        nothing, whose answer is judged.
+        Without a settlement in time, no member has confirmed them. A refund also adds a charge of
+        0 units, so that the judge checks its answer.
         """
         is_bounded = self._scenario.bounded_refunds
         refund_kinds = "refund", "aged_refund", "bounded_refund" if is_bounded else ""
@@ -429,7 +429,7 @@ async def _served_by_middleware(
 
     async def perform(effect: Effect) -> Decision | None:
         if not isinstance(effect, Check | Charge | Refund):
-            return None  # The block waits long enough.
+            return None  # The simulated block replaces this wait.
         decision = await call(effect)
         assert decision is not None
         assert isinstance(effect.ask, RuleCheckSpec)

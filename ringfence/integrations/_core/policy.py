@@ -16,7 +16,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.decision import Status
+from ringfence.client.decision import Status, is_uncounted
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.errors import ConfigError
@@ -39,7 +39,6 @@ from ringfence.integrations._core.request_state import Charged, RequestState, Sp
 from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import adhoc_rule, format_limit, parse_limit
-from ringfence.wire import BY_POLICY
 
 __all__ = ["Policy", "owners_of", "settle"]
 
@@ -313,7 +312,7 @@ def _part_of(spent: Spent, *, is_counted: bool) -> CheckSpec | None:
     kept = [
         place
         for place, status in enumerate(statuses)
-        if (status.source not in BY_POLICY) is is_counted and not _has_slots(status)
+        if is_uncounted(status) is not is_counted and not _has_slots(status)
     ]
     if not kept or len(kept) == len(statuses):
         return ask if kept else None

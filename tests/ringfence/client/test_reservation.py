@@ -184,6 +184,66 @@ async def test_a_limit_that_no_node_has_counted_is_charged_the_real_cost(
             assert settled[1] is Source.OWNER
 
 
+@pytest.mark.parametrize(
+    ("actual", "silent", "spent"),
+    [
+        *((10, "c", [30, 10]), (50, "c", [30, 50]), (50, "ab", [50, 0])),
+        *((50, "abc", [30, 0]), (30, "c", [30, 30])),
+    ],
+)
+async def test_a_silent_owner_at_the_end_of_the_block_delays_only_its_own_limit(
+    autojump_clock, actual, silent, spent
+):
+    async with fake_cluster() as fake:
+        fake.change_rules(rules_of(HUNDRED, described("key", 100)))
+        limiter = Limiter(await fake.joined())
+        for node in fake.nodes.values():
+            node.mute = () if node.name == "c" else (Request,)
+
+        both = [USER, {"key": "k1"}]
+        async with limiter.reserve("d", both, cost=30) as reservation:
+            for node in fake.nodes.values():
+                node.mute = (Request,) if node.name in silent else ()
+            reservation.cost = actual
+
+        for node in fake.nodes.values():
+            node.mute = ()
+        assert [100 - await left(limiter, **USER), 100 - await left(limiter, key="k1")] == spent
+        is_complete = actual == 30
+        assert (reservation.settlement is not None) is is_complete
+
+
+async def test_the_caller_gets_the_error_of_a_refund_beside_a_charge(autojump_clock):
+    async with fake_cluster() as fake:
+        fake.change_rules(rules_of(HUNDRED, described("key", 100)))
+        limiter = Limiter(await fake.joined())
+        for node in fake.nodes.values():
+            node.mute = () if node.name == "c" else (Request,)
+
+        async def lose_all_nodes():
+            async with limiter.reserve("d", [USER, {"key": "k1"}], cost=30) as reservation:
+                limiter._dispatcher._raise_on_outage = True
+                fake.crash("a", "b", "c")
+                reservation.cost = 10
+
+        with pytest.raises(ringfence.PeerUnavailable):
+            await lose_all_nodes()
+
+
+async def test_without_an_answer_nothing_is_reserved_beside_descriptors_without_a_rule(
+    autojump_clock,
+):
+    async with fake_cluster() as fake:
+        fake.change_rules(rules_of(HUNDRED))
+        limiter = Limiter(await fake.joined())
+        for node in fake.nodes.values():
+            node.mute = (Request,)
+
+        async with limiter.reserve("d", [USER, {"other": "k"}], cost=30) as reservation:
+            assert reservation.decision
+            assert reservation.reserved == 0
+
+
 async def test_every_limit_of_the_request_gets_the_difference():
     async with limiter_of(HUNDRED, described("key", 50)) as limiter:
         both = [USER, {"key": "k"}]
