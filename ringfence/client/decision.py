@@ -25,7 +25,6 @@ __all__ = [
     "decide",
     "from_numbers",
     "is_denied",
-    "is_uncounted",
     "numbers_of",
     "row_of",
     "status_of",
@@ -79,12 +78,6 @@ class Status(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Status({_describe(self)})"
-
-
-def is_uncounted(status: Status) -> bool:
-    """Return whether no node or process has counted the units of a request: the failure policy
-    decided, or the owner does not know the rule."""
-    return status.source in BY_POLICY or status.is_unknown
 
 
 class _DecisionData(Struct, frozen=True):

@@ -7,16 +7,16 @@ from msgspec import Struct
 
 from ringfence import runtime
 from ringfence.client.decider import Decider
-from ringfence.client.decision import NO_RULE, Decision, decide, is_uncounted
+from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.requests.descriptors import checked_cost
 from ringfence.client.requests.dispatcher import Dispatcher, require_chargeable
 from ringfence.client.requests.targets import Target
 from ringfence.client.slots.acquire import UNDO_WITHIN
-from ringfence.errors import RingfenceError
+from ringfence.errors import ConfigError, RingfenceError
 from ringfence.rules import Match, RuleSet
-from ringfence.wire import Op
+from ringfence.wire import BY_POLICY, Op
 
-__all__ = ["Reservation", "reserve"]
+__all__ = ["Reservation", "is_uncounted", "reserve"]
 
 
 class Reservation:
@@ -25,12 +25,13 @@ class Reservation:
     Set `cost` as soon as the real cost is known. Otherwise the reserved units stay spent.
     """
 
-    __slots__ = ("_cost", "decision", "reserved", "settlement")
+    __slots__ = ("_cost", "_is_over", "decision", "reserved", "settlement")
 
     decision: Decision
     """Decision on the reserved units."""
     reserved: int
-    """Units that were spent in advance; 0 when the request is denied or no node has counted it."""
+    """Units that were spent in advance; 0 when the request is denied, or when neither a node nor
+    this process has counted it."""
     settlement: Decision | None
     """Decision of the charge or refund at the end of the block. None before that, without a
     difference, or if an owner did not answer in time."""
@@ -41,6 +42,7 @@ class Reservation:
         is_counted = not all(map(is_uncounted, with_rule))
         self.reserved = cost if decision.allowed and is_counted else 0
         self._cost: int | None = None
+        self._is_over = False
         self.settlement = None
 
     def __repr__(self) -> str:
@@ -52,12 +54,23 @@ class Reservation:
     @property
     def cost(self) -> int:
         """Units that the request will have spent after the block. At first these are the reserved
-        units. Raises `ConfigError` for a cost that is out of range."""
+        units. Raises `ConfigError` for a cost that is out of range, and after the block."""
         return self.reserved if self._cost is None else self._cost
 
     @cost.setter
     def cost(self, cost: int) -> None:
-        self._cost = checked_cost(cost)
+        if self._is_over:
+            raise ConfigError(
+                f"the cost of a reservation must be set inside its block, got {cost!r} after it; "
+                "charge or refund the difference with `charge` or `refund`"
+            )
+        self._cost = checked_cost(cost, "the cost of a reservation")
+
+
+def is_uncounted(status: Status) -> bool:
+    """Return whether no node or process has counted the units of a request: the failure policy
+    decided, or the owner does not know the rule."""
+    return status.source in BY_POLICY or status.is_unknown
 
 
 class _Part(Struct, frozen=True):
@@ -94,6 +107,7 @@ async def reserve(
     reservation = Reservation(decision, cost)
 
     async def settle() -> None:
+        reservation._is_over = True
         if reservation._cost is None:
             return
         counted = [not is_uncounted(status) for status in decision.statuses]

@@ -204,8 +204,9 @@ def _shorter_run(scenario: Scenario, calms: Sequence[float]) -> Pass:
         if seconds < scenario.seconds and (yield replace(scenario, seconds=seconds)):
             scenario = replace(scenario, seconds=seconds)
             break
+    settled = 2 * max([load.settle_after_s for load in scenario.loads], default=0.0)
     for calm in calms:
-        if calm < scenario.calm and (yield replace(scenario, calm=calm)):
+        if settled <= calm < scenario.calm and (yield replace(scenario, calm=calm)):
             return
 
 

@@ -221,6 +221,10 @@ def _check_load(scenario: Scenario, rules: RuleSet, load: Load, place: Place) ->
     if load.cost_after and load.limit:
         where = *place, "cost_after"
         raise InvalidScenario(where, f"{_named(where)} must be false with limit, got true")
+    if load.settle_after_s > scenario.calm / 2:
+        where = *place, "settle_after_s"
+        what = f"{_named(where)} must be at most half of calm, got {load.settle_after_s:g}"
+        raise InvalidScenario(where, what, f"use up to {scenario.calm / 2:g}, or raise calm")
     clients = scenario.datacenters * CLIENTS_PER_DATACENTER
     with _placed(place):
         load_arrivals(load, scenario.seconds, clients, stream(0, "validation"))

@@ -83,12 +83,13 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
     return Descriptor(tuple(entries))
 
 
-def checked_cost(cost: int) -> int:
-    """Return the cost unchanged. Raises `ConfigError` when it is out of range."""
+def checked_cost(cost: int, name: str = "cost") -> int:
+    """Return the cost unchanged. Raises `ConfigError` with the argument's name when it is out of
+    range."""
     if type(cost) is not int or not 0 <= cost <= MAX_COST:
         raise ConfigError(
-            f"cost must be a whole number from 0 to 2**53 - 1, got {cost!r}; for fractions, count "
-            "in a smaller unit in the limit as well"
+            f"{name} must be a whole number from 0 to 2**53 - 1, got {cost!r}; for fractions, "
+            "count in a smaller unit in the limit as well"
         )
     return cost
 

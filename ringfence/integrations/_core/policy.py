@@ -16,9 +16,10 @@ from typing import cast
 from msgspec.structs import replace
 
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
-from ringfence.client.decision import Status, is_uncounted
+from ringfence.client.decision import Status
 from ringfence.client.limiter import Limiter
 from ringfence.client.requests.descriptors import checked_cost
+from ringfence.client.reservation import is_uncounted
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
 from ringfence.http.callback_checks import require_answer
@@ -198,7 +199,9 @@ class Policy:
             actual = 0
         elif cost_after is not None:
             reported = cost_after(request, response)
-            actual = None if reported is None else checked_cost(reported)
+            if reported is not None:
+                name = getattr(cost_after, "__qualname__", repr(cost_after))
+                actual = checked_cost(reported, f"the result of cost_after ({name})")
         if actual is None:
             return None
         if counted is not None and actual < spent.cost:
@@ -234,7 +237,7 @@ class Policy:
             return cost
         if callable(cost):
             # Checked here: an error of the limiter would count as an outage.
-            return checked_cost(cost(request))
+            return checked_cost(cost(request), "the result of the setting cost")
         found = None if request.route is None else cost.get(request.route)
         return cost.get(request.path, 1) if found is None else found
 
@@ -334,9 +337,9 @@ def _require_valid(settings: Settings) -> None:
             "give one: a domain with rules, or an ad-hoc limit"
         )
     if not callable(settings.cost):
-        costs = [settings.cost] if isinstance(settings.cost, int) else settings.cost.values()
-        for cost in costs:
-            checked_cost(cost)
+        costs = {"": settings.cost} if isinstance(settings.cost, int) else settings.cost
+        for path, cost in costs.items():
+            checked_cost(cost, f"cost of {path!r}" if path else "cost")
 
 
 def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:

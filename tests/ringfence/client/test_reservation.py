@@ -111,6 +111,16 @@ async def test_a_failed_block_spends_like_a_completed_block(actual, expected):
         assert await left(limiter, **USER) == expected
 
 
+async def test_a_cost_after_the_block_is_refused():
+    async with limiter_of(HUNDRED) as limiter:
+        async with limiter.reserve("d", USER, cost=30) as reservation:
+            pass
+
+        with pytest.raises(ConfigError, match="must be set inside its block, got 7 after it"):
+            reservation.cost = 7
+        assert await left(limiter, **USER) == 70
+
+
 async def test_a_cancelled_block_is_settled():
     async with limiter_of(HUNDRED) as limiter:
         with trio.CancelScope() as scope:
@@ -300,7 +310,7 @@ async def test_an_invalid_cost_is_an_error_and_leaves_the_reserved_units_spent(c
     async with limiter_of(HUNDRED) as limiter:
         with pytest.raises(ConfigError, match="cost must be a whole number"):
             limiter.reserve("d", USER, cost=cost)
-        with pytest.raises(ConfigError, match="cost must be a whole number"):
+        with pytest.raises(ConfigError, match="the cost of a reservation must be a whole"):
             async with limiter.reserve("d", USER, cost=30) as reservation:
                 reservation.cost = cost
 

@@ -81,6 +81,7 @@ def test_a_case_file_without_a_description_is_valid() -> None:
             19,
             "cost_after must be false with limit",
         ),
+        ("keys: 10", "settle_after_s: 90", 19, "must be at most half of calm, got 90; use up to"),
         ("keys: 10", "limit: 5/minute, also: client", 19, "also must be empty with an ad-hoc"),
         ("keys: 10", "limit: 5/moon", 19, "unknown unit; did you mean 'month'"),
         ("keys: 10", "rule: nope", 19, "other than concurrency in the rules of domain sim"),

@@ -51,6 +51,7 @@ def test_plain_asgi_and_wsgi_import_no_framework() -> None:
         ({"cost": "5"}, "cost must be a whole number.*, got '5'"),
         ({"cost": 1.5}, "cost must be a whole number.*, got 1.5"),
         ({"cost": {"/": "5"}}, "cost must be a whole number.*, got {'/': '5'}"),
+        ({"cost": {"/": -5}}, "cost of '/' must be a whole number from 0 to .*, got -5"),
         ({"deduct_when": 401}, "deduct_when must be a function of the response.*, got 401"),
         ({"cost_after": 3}, "cost_after must be a function.*, got 3"),
         ({"user": "ann"}, "user must be a function.*, got 'ann'"),
