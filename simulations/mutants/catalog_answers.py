@@ -101,13 +101,13 @@ ANSWERS = (
     Mutant(
         "cost-above-estimate-free",
         "the end of a reservation does not charge the cost above its estimate",
-        (Edit(_RESERVE, "Op.CHARGE, [part], [more], timeout", "Op.CHARGE, [part], [0], timeout"),),
+        (Edit(_RESERVE, "costs = [more[each] for each in parts]", "costs = [0 for _ in parts]"),),
         ("reservations",),
     ),
     Mutant(
         "reservation-kept-whole",
         "the end of a reservation does not refund what its real cost is below its estimate",
-        (Edit(_RESERVE, "target, decision, -more, age", "target, decision, 0, age"),),
+        (Edit(_RESERVE, "target, decision, -more[True], age", "target, decision, 0, age"),),
         ("reservations",),
     ),
     Mutant(
@@ -116,8 +116,8 @@ ANSWERS = (
         (
             Edit(
                 _RESERVE,
-                "real - (reservation.reserved if is_counted else 0)",
-                "real - reservation.reserved",
+                "reservation.cost - reservation.reserved * each for",
+                "reservation.cost - reservation.reserved for",
             ),
         ),
         ("reservations-cut",),
