@@ -94,7 +94,7 @@ ANSWERS = (
     ),
     Mutant(
         "reservation-refunds-newest",
-        "the end of a reservation refunds the newest units instead of its own older ones",
+        "the end of a reservation refunds the newest units, not those of its check",
         (Edit(_RESERVE, "age = decider.time() - asked_at", "age = 0.0"),),
         ("reservations",),
     ),

@@ -1,5 +1,7 @@
 """Small scenarios for mutants: a few nodes, some seconds and one kind of fault each."""
 
+from msgspec.structs import replace
+
 from simulations.mutants.scenario_builder import Testbed, build_testbed
 from simulations.scenarios.scenario import Fault, Load, Network
 
@@ -9,6 +11,12 @@ _DAY = Load(rule="day", per_second=40, keys=12)
 _KEPT = Load(rule="kept", per_second=30, keys=8)
 _LOG = Load(rule="log", per_second=20, keys=4)
 _MIXED = (_DAY, _KEPT, _LOG)
+_RESERVED = tuple(
+    [
+        Load(rule=rule, per_second=20, keys=4, reservations=0.5, settle_after_s=3.0)
+        for rule in ("day", "log", "fixed")
+    ]
+)
 _NEAR = Network(latency="near")
 
 _ALL: tuple[Testbed, ...] = (
@@ -93,11 +101,8 @@ _ALL: tuple[Testbed, ...] = (
         "cost",
         nodes=2,
         seconds=6,
-        calm=3,
-        loads=tuple(
-            Load(rule=rule, per_second=20, keys=4, reservations=0.5, settle_after_s=3.0)
-            for rule in ("day", "log", "fixed")
-        ),
+        calm=6,
+        loads=_RESERVED,
     ),
     build_testbed(
         "reservations-cut",
@@ -121,18 +126,8 @@ _ALL: tuple[Testbed, ...] = (
         "two nodes, half of all requests pass a middleware, which settles their real cost later",
         nodes=2,
         seconds=6,
-        calm=3,
-        loads=tuple(
-            Load(
-                rule=rule,
-                per_second=20,
-                keys=4,
-                reservations=0.5,
-                settle_after_s=3.0,
-                cost_after=True,
-            )
-            for rule in ("day", "log", "fixed")
-        ),
+        calm=6,
+        loads=tuple([replace(load, cost_after=True) for load in _RESERVED]),
     ),
     build_testbed(
         "charges",
